@@ -1,0 +1,51 @@
+# Two commands do everything on a machine with python3, pip and make: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+SECONDS ?= 60
+
+.PHONY: help demo test check fuzz bench clean
+
+help:
+	@echo "make demo    generate 29 datasets, index them, look at them: no GPU, no TensorFlow, no torch"
+	@echo "make test    the whole test suite (installs TensorFlow Datasets to compare with)"
+	@echo "make check   ruff and mypy"
+	@echo "make fuzz    coverage-guided fuzzing of the wire walker for SECONDS=$(SECONDS)"
+	@echo "make bench   the index benchmark (benchmarks/index.py)"
+	@echo "make clean   remove .venv and the demo's data"
+
+# Stamps: each is one layer of the environment and is renewed when pyproject.toml changes.
+$(VENV)/.core: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.core constraints-dev.txt
+	$(PIP) install -c constraints-dev.txt hypothesis mypy pytest ruff
+	touch $@
+
+$(VENV)/.tf: $(VENV)/.dev
+	$(PIP) install -c constraints-dev.txt -e '.[tf]'
+	touch $@
+
+demo: $(VENV)/.core
+	PATH="$(BIN):$$PATH" sh docs/demo.sh
+
+test: $(VENV)/.tf
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+fuzz: $(VENV)/.dev
+	$(PIP) install atheris
+	$(BIN)/python tests/formats/fuzz_example.py -max_total_time=$(SECONDS)
+
+bench: $(VENV)/.tf
+	$(BIN)/python benchmarks/index.py
+
+clean:
+	rm -rf $(VENV) demo build src/*.egg-info

@@ -1,0 +1,79 @@
+"""The datasets known by name, read from `registry.toml` beside this module."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+from headrace.errors import UnknownDatasetError
+
+__all__ = ["KnownDataset", "known_dataset", "known_datasets", "known_for_folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownDataset:
+    """What is known of a published dataset. Keys are relative to a step."""
+
+    name: str  #: short name used in mixtures
+    dir: str  #: folder below the root
+    version: str  #: TFDS version folder
+    camera: str  #: main camera
+    size: tuple[int, int]  #: height and width of the main camera
+    language: str  #: instruction
+    offset: int  #: steps from the first to the second frame of a pair
+    pairs: int  #: approximate number of pairs
+    encoding: str | None = None  #: of the main camera, where the dataset states one
+    language_codes: bool = False  #: the instruction is a tensor of Unicode code points
+    action: str | None = None  #: action tensor or entry of the action dict
+    action_dim: int = 0  #: how many of its numbers are used
+    state: str | None = None  #: robot state
+    state_dim: int = 0  #: how many of its numbers are used
+    hz: float | None = None  #: control frequency
+    robot: str | None = None  #: episode field that names the robot
+
+    @property
+    def folder(self) -> str:
+        """`dir/version`, to be joined to a root."""
+        return f"{self.dir}/{self.version}"
+
+
+@cache
+def known_datasets() -> dict[str, KnownDataset]:
+    """All known datasets by name, in the order of the reference mixture."""
+    text = resources.files("headrace.catalog").joinpath("registry.toml").read_text("utf-8")
+    table = tomllib.loads(text)
+    entries = [{**table["defaults"], **entry} for entry in table["dataset"]]
+    return {
+        entry["name"]: KnownDataset(**{**entry, "size": tuple(entry["size"])}) for entry in entries
+    }
+
+
+def known_dataset(name: str) -> KnownDataset:
+    """One known dataset by its short name or its folder name.
+
+    >>> known_dataset("rt1").dir
+    'fractal20220817_data'
+    """
+    datasets = known_datasets()
+    by_dir = {known.dir: known for known in datasets.values()}
+    found = datasets.get(name) or by_dir.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, [*datasets, *by_dir], n=1)
+        guess = f"Did you mean {near[0]!r}? " if near else ""
+        raise UnknownDatasetError(
+            f"{name!r} is not in the registry",
+            remedy=f"{guess}Known: {', '.join(datasets)}. Describe other datasets by path.",
+        )
+    return found
+
+
+def known_for_folder(path: Path) -> KnownDataset | None:
+    """The registry's entry for a `.../dir/version` folder, or None."""
+    for known in known_datasets().values():
+        if path.parent.name == known.dir and path.name == known.version:
+            return known
+    return None
