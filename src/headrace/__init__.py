@@ -1,3 +1,53 @@
-"""headrace feeds GPUs with training data from mixtures of many robot-learning datasets."""
+"""headrace feeds GPUs with training data from mixtures of many robot-learning datasets.
+
+>>> import headrace as hr
+>>> catalog = hr.Catalog.open("oxe/bridge/0.1.0")            # doctest: +SKIP
+>>> episode = catalog.episodes("train[:90%]")[0]             # doctest: +SKIP
+>>> catalog.frame(episode, t=3).shape                        # doctest: +SKIP
+(480, 640, 3)
+"""
+
+from headrace.catalog.catalog import Catalog, EpisodeInfo
+from headrace.catalog.registry import KnownDataset, known_dataset, known_datasets
+from headrace.errors import (
+    CatalogError,
+    DataError,
+    DatasetError,
+    HeadraceError,
+    ImageError,
+    RecordError,
+    SelectionError,
+    SplitError,
+    UnknownDatasetError,
+    UnknownFieldError,
+    UsageError,
+)
+from headrace.formats.features import Field, Schema
+from headrace.formats.rlds import find_datasets
+from headrace.spec import ByteRange
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "ByteRange",
+    "Catalog",
+    "CatalogError",
+    "DataError",
+    "DatasetError",
+    "EpisodeInfo",
+    "Field",
+    "HeadraceError",
+    "ImageError",
+    "KnownDataset",
+    "RecordError",
+    "Schema",
+    "SelectionError",
+    "SplitError",
+    "UnknownDatasetError",
+    "UnknownFieldError",
+    "UsageError",
+    "__version__",
+    "find_datasets",
+    "known_dataset",
+    "known_datasets",
+]

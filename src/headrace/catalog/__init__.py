@@ -1,1 +1,1 @@
-"""The on-disk index of a dataset: build, open, verify, splits, and the registry of known datasets."""
+"""The on-disk index of a dataset: build, open, verify, splits, registry of known datasets."""

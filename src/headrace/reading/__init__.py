@@ -1,0 +1,1 @@
+"""Byte ranges: fetch exactly the bytes asked for."""

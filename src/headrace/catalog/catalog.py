@@ -1,0 +1,426 @@
+"""A dataset as a random-access array: any frame or field of any episode by its byte range."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.catalog.build import build, changed_shards
+from headrace.catalog.location import candidates, is_writable
+from headrace.catalog.manifest import LEVELS, Manifest, ShardStamp, read_manifest
+from headrace.catalog.pool import ScanPool
+from headrace.catalog.progress import BuildProgress, ProgressBar
+from headrace.catalog.source import Roles, find_roles
+from headrace.catalog.splits import Rounding, resolve_split
+from headrace.catalog.table import EpisodeTable
+from headrace.decoding.image import decode_image
+from headrace.errors import CatalogError, HeadraceError, SelectionError, SplitError, UsageError
+from headrace.formats.example import blob_place
+from headrace.formats.extract import values
+from headrace.formats.features import Field, Schema
+from headrace.formats.layout import BLOBS, FIXED, Part, parts_of
+from headrace.formats.rlds import RldsDataset, read_dataset
+from headrace.reading.local import LocalFiles, shared_files
+from headrace.spec import ByteRange
+
+__all__ = ["Catalog", "EpisodeInfo"]
+
+Level = Literal["episodes", "frames"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeInfo:
+    """What a catalog knows of one episode."""
+
+    number: int  #: its number in the catalog
+    id: str  #: stable across runs and machines: "split/shard/record"
+    split: str  #: split it belongs to
+    file: str  #: shard, relative to the dataset's folder
+    record: int  #: its number in the shard
+    offset: int  #: first byte of its record's payload in the shard
+    length: int  #: bytes of the payload
+    steps: int | None  #: number of steps; None in a catalog of level "episodes"
+
+
+class Catalog:
+    """The index of one dataset.
+
+    >>> import headrace as hr
+    >>> catalog = hr.Catalog.open("oxe/bridge/0.1.0")            # doctest: +SKIP
+    >>> episode = catalog.episodes("train[:90%]")[0]             # doctest: +SKIP
+    >>> catalog.frame(episode, t=3, camera="image").shape        # doctest: +SKIP
+    (480, 640, 3)
+    >>> catalog.read(episode, "action/world_vector", 0, 5).shape # doctest: +SKIP
+    (5, 3)
+    """
+
+    def __init__(
+        self, dataset: RldsDataset, folder: Path, manifest: Manifest, files: LocalFiles
+    ) -> None:
+        self.path = dataset.path
+        self.name = dataset.name
+        self.version = dataset.version
+        self.folder = folder
+        self.manifest = manifest
+        self._dataset = dataset
+        self._files = files
+        self._table = EpisodeTable(folder / manifest.table)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        level: Level = "frames",
+        on_damage: Literal["raise", "quarantine"] = "raise",
+        cache: bool = False,
+        workers: int | None = None,
+        progress: BuildProgress | None = None,
+        pool: ScanPool | None = None,
+        files: LocalFiles | None = None,
+    ) -> Catalog:
+        """Open the catalog of the dataset in a version folder; build what is missing or stale.
+
+        level: "episodes" hops over records only; "frames" knows every frame.
+        on_damage: "quarantine" leaves out episodes that cannot be indexed instead of raising.
+        cache: keep the catalog in the cache folder even if the dataset's can be written.
+        """
+        if level not in LEVELS:
+            raise UsageError(f"level {level!r} cannot be", remedy=f"Choose from {LEVELS}")
+        if on_damage not in ("raise", "quarantine"):
+            raise UsageError(
+                f"on_damage {on_damage!r} cannot be", remedy="Choose 'raise' or 'quarantine'"
+            )
+        dataset = read_dataset(path)
+        files = files or shared_files()
+        places = candidates(dataset.path)[1 if cache else 0 :]
+        for _ in range(3):  # another process may replace the catalog between two of our steps
+            opened = _open_current(dataset, places, level, files)
+            if opened is not None:
+                return opened
+            shown = progress or ProgressBar()
+            folder = _choose_folder(dataset, places, shown)
+            owned = None if pool else ScanPool(workers)
+            try:
+                build(
+                    dataset,
+                    folder,
+                    level=level,
+                    quarantine=on_damage == "quarantine",
+                    pool=pool or owned or ScanPool(workers),
+                    progress=shown,
+                )
+            finally:
+                if owned is not None:
+                    owned.close()
+                if progress is None and isinstance(shown, ProgressBar):
+                    shown.__exit__(None, None, None)
+        raise CatalogError(
+            "the dataset keeps changing while its catalog is opened",
+            dataset=dataset.title,
+            file=str(dataset.path),
+            remedy="Wait until it is complete, then open it again",
+        )
+
+    # -- what is in it -------------------------------------------------------------------------
+
+    @property
+    def schema(self) -> Schema:
+        """The fields of its episodes."""
+        return self._dataset.schema
+
+    @cached_property
+    def roles(self) -> Roles:
+        """Main camera, action, state and instruction, as far as they are known or found."""
+        return find_roles(self.schema, self.path)
+
+    @property
+    def level(self) -> str:
+        """ "episodes" or "frames"."""
+        return self.manifest.level
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the catalog on disk."""
+        return self._table.nbytes + (self.folder / "manifest.json").stat().st_size
+
+    @property
+    def splits(self) -> dict[str, list[ShardStamp]]:
+        """Split name to its shards."""
+        found: dict[str, list[ShardStamp]] = {name: [] for name in self._dataset.splits}
+        for stamp in self.manifest.shards:
+            found[stamp.split].append(stamp)
+        return found
+
+    @cached_property
+    def steps(self) -> NDArray[np.uint32]:
+        """Number of steps of every episode."""
+        self._need_frames()
+        return self._table.column("steps")
+
+    @cached_property
+    def quarantined(self) -> frozenset[int]:
+        """Numbers of the episodes that are left out because they are damaged."""
+        first = dict(zip((s.file for s in self.manifest.shards), self._first_rows, strict=False))
+        return frozenset(int(first[d.file]) + d.record for d in self.manifest.quarantine)
+
+    def __len__(self) -> int:
+        """Number of episodes, all splits together."""
+        return int(self._first_rows[-1])
+
+    def __repr__(self) -> str:
+        return f"<Catalog {self.name} {self.version}: {len(self)} episodes, level {self.level}>"
+
+    def episodes(self, split: str, *, rounding: Rounding = "closest") -> NDArray[np.int64]:
+        """Numbers of a split's episodes, such as `"train[:90%]"`: exactly those TFDS would read.
+
+        Quarantined episodes are left out; they do not shift the others.
+        """
+        parts = resolve_split(split, self._dataset.splits, rounding=rounding, dataset=self._title)
+        first: dict[str, int] = {}
+        for stamp, row in zip(self.manifest.shards, self._first_rows.tolist(), strict=False):
+            first.setdefault(stamp.split, row)
+        chosen = np.concatenate(
+            [np.arange(first[p.split] + p.start, first[p.split] + p.stop) for p in parts]
+        )
+        if self.quarantined:
+            chosen = chosen[~np.isin(chosen, list(self.quarantined))]
+            if not len(chosen):
+                raise SplitError(
+                    f"split {split!r} selects only quarantined episodes",
+                    dataset=self._title,
+                    remedy="`headrace verify` lists them",
+                )
+        return chosen
+
+    def info(self, episode: int) -> EpisodeInfo:
+        """Where an episode lies and how long it is."""
+        row = self._row(episode)
+        stamp, record = self._shard_of(row)
+        shard = self.splits[stamp.split].index(stamp)
+        return EpisodeInfo(
+            number=row,
+            id=f"{stamp.split}/{shard:05d}/{record}",
+            split=stamp.split,
+            file=stamp.file,
+            record=record,
+            offset=self._table.value("offset", row),
+            length=self._table.value("length", row),
+            steps=self._table.value("steps", row) if self.level == "frames" else None,
+        )
+
+    # -- reading -------------------------------------------------------------------------------
+
+    def place(self, episode: int, t: int, camera: str | None = None) -> ByteRange:
+        """The byte range of the encoded frame t of a camera (default: the main camera)."""
+        row, field = self._row(episode), self._camera(camera)
+        part = parts_of(field)[0]
+        t = self._step(row, t)
+        ends = self._table.ends(part.key, row)
+        if len(ends) <= t:
+            raise self._located(
+                SelectionError(
+                    f"this episode has no {field.name!r}", remedy="Choose another camera"
+                ),
+                row,
+                frame=t,
+                field=field.key,
+            )
+        offset, length = blob_place(int(ends[t - 1]) if t else 0, int(ends[t]))
+        start = self._table.value("offset", row) + self._table.value(f"start:{part.key}", row)
+        return ByteRange(self._file(row), start + offset, length)
+
+    def encoded(self, episode: int, t: int, camera: str | None = None) -> bytes:
+        """The encoded bytes of frame t of a camera, as they are in the file."""
+        where = self.place(episode, t, camera)
+        try:
+            return self._files.read(where)
+        except HeadraceError as error:
+            raise self._located(error, self._row(episode), frame=t) from None
+
+    def frame(self, episode: int, t: int, camera: str | None = None) -> NDArray[Any]:
+        """The decoded frame t of a camera: [height, width, channels]."""
+        where = self.place(episode, t, camera)
+        field = self._camera(camera)
+        try:
+            return decode_image(
+                self._files.read(where), channels=field.shape[-1] or 0, dtype=field.dtype
+            )
+        except HeadraceError as error:
+            row = self._row(episode)
+            error.within(offset=where.offset, field=field.key)
+            raise self._located(error, row, frame=self._step(row, t)) from None
+
+    def read(self, episode: int, field: str, start: int = 0, stop: int | None = None) -> Any:
+        """A field's values for steps [start, stop), or an episode's own field whole.
+
+        Numbers come as an array [steps, ...] of the field's dtype, strings and encoded images as
+        an object array of bytes, ragged fields as lists of arrays. Negative steps count from the
+        end as in a slice.
+        """
+        self._need_frames()
+        row = self._row(episode)
+        found = self._find(field)
+        places = _RowPlaces(self._table, row)
+        first, last, _ = slice(start, stop).indices(places.steps)
+        base = self._table.value("offset", row)
+        path = self._file(row)
+        try:
+            return values(
+                found,
+                places,
+                lambda offset, length: self._files.read(ByteRange(path, base + offset, length)),
+                first,
+                max(first, last),
+            )
+        except HeadraceError as error:
+            error.within(offset=base)
+            raise self._located(error, row) from None
+
+    def instruction(self, episode: int, t: int = 0, field: str | None = None) -> str:
+        """The instruction at step t as text, also where it is stored as code points; "" if none."""
+        role = self._find(field) if field else self.roles.language
+        if role is None:
+            return ""
+        value = self.read(episode, role.key, t, t + 1)
+        if not len(value):
+            return ""
+        if role.is_string:
+            return bytes(value[0]).decode("utf-8", "replace")
+        codes = [int(code) for code in value[0].reshape(-1)]
+        return "".join(chr(c) for c in codes if 0 < c < 0x110000)
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    @property
+    def _title(self) -> str:
+        return self._dataset.title
+
+    @cached_property
+    def _first_rows(self) -> NDArray[np.int64]:
+        """First row of every shard, and the number of rows."""
+        return np.cumsum([0, *(stamp.episodes for stamp in self.manifest.shards)])
+
+    def _row(self, episode: int) -> int:
+        if not 0 <= episode < len(self):
+            raise SelectionError(
+                f"no episode {episode}: the catalog has {len(self)}",
+                dataset=self._title,
+                remedy="`catalog.episodes(split)` gives the numbers of a split",
+            )
+        return int(episode)
+
+    def _step(self, row: int, t: int) -> int:
+        self._need_frames()
+        steps = self._table.value("steps", row)
+        if not -steps <= t < steps:
+            raise self._located(
+                SelectionError(f"no step {t}: the episode has {steps}"), row, frame=t
+            )
+        return t % steps
+
+    def _need_frames(self) -> None:
+        if self.level != "frames":
+            raise CatalogError(
+                "this catalog knows episodes only, not their steps and frames",
+                dataset=self._title,
+                file=str(self.folder),
+                remedy='Open it with level="frames", or run `headrace index` without --level',
+            )
+
+    def _find(self, name: str) -> Field:
+        try:
+            return self.schema.find(name)
+        except HeadraceError as error:
+            raise error.within(dataset=self._title) from None
+
+    def _camera(self, name: str | None) -> Field:
+        try:
+            if name is not None:
+                return self.schema.find(name, among="camera")
+            if self.roles.camera is None:
+                raise SelectionError("the dataset has no camera")
+            return self.roles.camera
+        except HeadraceError as error:
+            raise error.within(dataset=self._title) from None
+
+    def _shard_of(self, row: int) -> tuple[ShardStamp, int]:
+        number = int(np.searchsorted(self._first_rows, row, side="right")) - 1
+        return self.manifest.shards[number], row - int(self._first_rows[number])
+
+    def _file(self, row: int) -> str:
+        return str(self.path / self._shard_of(row)[0].file)
+
+    def _located(self, error: HeadraceError, row: int, **places: Any) -> HeadraceError:
+        """An error with dataset, file and episode filled in."""
+        return error.within(
+            dataset=self._title, file=self._file(row), episode=self.info(row).id, **places
+        )
+
+
+class _RowPlaces:
+    """One row of the table as `formats.extract` wants to see it."""
+
+    def __init__(self, table: EpisodeTable, row: int) -> None:
+        self._table, self._row = table, row
+        self.steps = table.value("steps", row)
+
+    def start(self, part: Part) -> int:
+        return self._table.value(f"start:{part.key}", self._row)
+
+    def size(self, part: Part) -> int:
+        if part.storage == FIXED:
+            return self.steps * part.step_bytes
+        assert part.storage != BLOBS
+        return self._table.value(f"size:{part.key}", self._row)
+
+    def ends(self, part: Part) -> NDArray[np.uint32]:
+        return self._table.ends(part.key, self._row)
+
+
+def _open_current(
+    dataset: RldsDataset, places: list[Path], level: str, files: LocalFiles
+) -> Catalog | None:
+    """The catalog as it stands, if it is true for the dataset and knows enough."""
+    for folder in places:
+        manifest = read_manifest(folder)
+        if (
+            manifest is not None
+            and manifest.metadata_hash == dataset.metadata_hash
+            and LEVELS.index(manifest.level) >= LEVELS.index(level)
+            and not changed_shards(dataset, manifest)
+        ):
+            try:
+                return Catalog(dataset, folder, manifest, files)
+            except (OSError, ValueError):  # replaced or damaged meanwhile: build it anew
+                continue
+    return None
+
+
+def _choose_folder(dataset: RldsDataset, places: list[Path], progress: BuildProgress) -> Path:
+    """Where to build: where a catalog already stands, else the first place that can be written."""
+    standing = [folder for folder in places if read_manifest(folder) is not None]
+    for folder in standing:
+        manifest = read_manifest(folder)
+        if manifest is not None and manifest.metadata_hash == dataset.metadata_hash:
+            changed = changed_shards(dataset, manifest)
+            if changed:
+                more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+                progress.note(
+                    f"{dataset.title}: {changed[0]}{more} changed since it was indexed; "
+                    "indexing it again"
+                )
+    for folder in [*standing, *places]:
+        if is_writable(folder):
+            return folder
+    raise CatalogError(
+        "there is nowhere to write the catalog",
+        dataset=dataset.title,
+        file=str(places[-1]),
+        remedy="Set HEADRACE_CACHE to a folder that can be written",
+    )

@@ -1,0 +1,200 @@
+"""Scanning one shard into a part of a catalog: the work that is spread over processes."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.catalog.manifest import MISSING, Damage
+from headrace.catalog.table import BATCH_BYTES, RowBuffer, table_schema, write_table
+from headrace.errors import CatalogError, DataError, DatasetError, RecordError
+from headrace.formats.layout import Part, index_record
+from headrace.formats.tfrecord import FOOTER, HEADER, record_places
+
+__all__ = ["ScanJob", "ScanResult", "cannot_write", "read_note", "scan_shard"]
+
+_READ_WHOLE = 32 << 20  # smaller shards are read, not mapped: safe if they shrink meanwhile
+_RELEASE = 64 << 20  # mapped pages are given back every so many bytes, so memory stays flat
+_REPORT_STEPS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ScanJob:
+    """A shard to scan."""
+
+    folder: str  #: the dataset's folder
+    file: str  #: the shard, relative to it
+    episodes: int  #: records it should hold
+    level: str  #: "episodes" or "frames"
+    quarantine: bool  #: note damaged episodes and go on
+    out: str  #: file to write the rows to; its note goes beside it
+    stamp: str  #: identifies what was scanned, kept in the note
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """What a scan found."""
+
+    steps: int  #: of all episodes
+    damage: list[Damage]  #: episodes to quarantine
+
+
+def read_note(out: Path, stamp: str) -> ScanResult | None:
+    """The result of an earlier scan of the same bytes, if it was finished."""
+    try:
+        note = json.loads(out.with_suffix(".json").read_bytes())
+        if note["stamp"] != stamp or not out.exists():
+            return None
+        return ScanResult(note["steps"], [Damage(*row) for row in note["damage"]])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write_note(out: Path, stamp: str, result: ScanResult) -> None:
+    damage = [astuple(entry) for entry in result.damage]
+    note = out.with_suffix(".json")
+    aside = note.with_name(f"{note.name}.tmp-{os.getpid()}")
+    aside.write_text(json.dumps({"stamp": stamp, "steps": result.steps, "damage": damage}))
+    aside.replace(note)
+
+
+def scan_shard(job: ScanJob, parts: list[Part], report: Callable[[int, int], None]) -> ScanResult:
+    """Index a shard and write its rows. `report(bytes, steps)` is called now and then."""
+    path = Path(job.folder, job.file)
+    scan = _Scan(job, parts, report)
+    schema = table_schema(parts, job.level)
+    try:
+        with path.open("rb") as file:
+            write_table(Path(job.out), schema, scan.batches(file.fileno()))
+    except FileNotFoundError:
+        if job.episodes and not job.quarantine:
+            raise DatasetError("the shard has vanished", file=str(path)) from None
+        write_table(Path(job.out), schema, scan.lost_batches(MISSING, "the shard is missing"))
+    except PermissionError as error:
+        raise DatasetError(
+            f"the shard cannot be read: {error.strerror}",
+            file=str(path),
+            remedy="Check its permissions",
+        ) from None
+    result = ScanResult(scan.steps, scan.damage)
+    _write_note(Path(job.out), job.stamp, result)  # last: a scan counts once its note is there
+    return result
+
+
+class _Scan:
+    """One pass over a shard."""
+
+    def __init__(self, job: ScanJob, parts: list[Part], report: Callable[[int, int], None]) -> None:
+        self.job, self.parts, self.report = job, parts, report
+        self.rows = RowBuffer(parts, job.level)
+        self.steps = 0
+        self.records = 0
+        self.damage: list[Damage] = []
+
+    def batches(self, fd: int) -> Iterator[pa.RecordBatch]:
+        """The shard's rows, a batch at a time."""
+        size = os.fstat(fd).st_size
+        if size == 0:
+            yield from self._finish(0)
+        elif size <= _READ_WHOLE:
+            with os.fdopen(os.dup(fd), "rb") as file:
+                data = file.read()
+            yield from self._walk(data, len(data), None)
+        else:
+            with mmap.mmap(fd, size, prot=mmap.PROT_READ) as mapped:
+                yield from self._walk(mapped, size, mapped)
+
+    def lost_batches(self, offset: int, problem: str) -> Iterator[pa.RecordBatch]:
+        """Rows for all episodes that can no longer be found."""
+        while self.records < self.job.episodes:
+            self._note(offset, problem)
+            self.rows.append(0, 0, None)
+            self.records += 1
+        yield self.rows.take(0)
+
+    def _walk(
+        self, buffer: bytes | mmap.mmap, size: int, mapped: mmap.mmap | None
+    ) -> Iterator[pa.RecordBatch]:
+        released = reported = 0
+        places = record_places(lambda at, length: buffer[at : at + length], size)
+        while True:
+            try:
+                offset, length = next(places, (size, 0))
+            except RecordError as error:  # the chain is broken: the rest cannot be found
+                self._handle(error)
+                yield from self.lost_batches(error.offset or 0, error.problem)
+                return
+            if offset == size:
+                break
+            record = None
+            if self.job.level == "frames":
+                try:
+                    record = index_record(buffer, offset, offset + length, self.parts)
+                except DataError as error:
+                    self._handle(error)
+                    self._note(error.offset or offset, error.problem)
+                else:
+                    self.steps += record.steps
+            self.rows.append(offset, length, record)
+            self.records += 1
+            position = offset + length + FOOTER
+            if self.steps - reported >= _REPORT_STEPS:
+                self.report(position, self.steps)
+                reported = self.steps
+            if self.rows.bytes >= BATCH_BYTES:
+                yield self.rows.take(0)
+            if mapped is not None and position - released >= _RELEASE:
+                first = released - released % mmap.PAGESIZE
+                last = position - position % mmap.PAGESIZE
+                mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
+                released = position
+        yield from self._finish(size)
+
+    def _finish(self, size: int) -> Iterator[pa.RecordBatch]:
+        """The last rows, once the number of records is seen to be right."""
+        if self.records != self.job.episodes:
+            error = DatasetError(
+                f"the shard holds {self.records} records where dataset_info.json says "
+                f"{self.job.episodes}",
+                offset=size,
+                remedy="The shard was not copied completely or is of another version: copy it "
+                "again, or go on without what is missing (`headrace index --quarantine`)",
+            )
+            if self.records > self.job.episodes:
+                error.remedy = "The metadata is of another version: copy dataset_info.json again"
+                raise error.within(file=self._path())
+            self._handle(error)
+            yield from self.lost_batches(size, error.problem)
+            return
+        self.report(size, self.steps)
+        yield self.rows.take(0)
+
+    def _handle(self, error: DataError) -> None:
+        """Raise unless damage is to be quarantined."""
+        if not self.job.quarantine:
+            error.within(file=self._path(), episode=self.records)
+            if error.offset is None:
+                error.offset = HEADER
+            raise error from None
+
+    def _note(self, offset: int, problem: str) -> None:
+        self.damage.append(Damage(self.job.file, self.records, offset, problem))
+
+    def _path(self) -> str:
+        return str(Path(self.job.folder, self.job.file))
+
+
+def cannot_write(error: OSError, path: str) -> CatalogError:
+    """An operating system's complaint about the catalog's own files, as an error with a remedy."""
+    return CatalogError(
+        f"the catalog cannot be written: {error.strerror}",
+        file=path,
+        remedy="Free some space (a catalog needs about 5 bytes a frame and camera), or put it "
+        "elsewhere: HEADRACE_CACHE=/other/disk headrace index --cache PATH",
+    )

@@ -1,0 +1,221 @@
+"""The Arrow table of a catalog: one row an episode.
+
+======================  =============  =====================================================
+column                  type           meaning
+======================  =============  =====================================================
+``shard``               int32          which shard of the manifest
+``offset``, ``length``  uint64         the record's payload in the shard
+``steps``               uint32         number of steps (level "frames", as all that follows)
+``start:KEY``           uint32         first byte of a part, relative to the payload; 0: none
+``size:KEY``            uint32         bytes of a part, where they do not follow from the steps
+``ends:KEY``            list<uint32>   where each step's blob ends, relative to the start
+======================  =============  =====================================================
+
+The ends cost four bytes a frame and camera and give every frame's place at once: offsets and
+lengths follow from two neighbouring ends (`formats.example.blob_place`).
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from headrace.formats.layout import BLOBS, SPAN, Part, RecordIndex
+
+__all__ = ["EpisodeTable", "RowBuffer", "table_schema", "write_table"]
+
+#: Rows are gathered into batches of about this size: large enough that even the largest dataset
+#: has a few dozen, small enough that building stays far below 200 MB.
+BATCH_BYTES = 16 << 20
+
+
+def table_schema(parts: list[Part], level: str) -> pa.Schema:
+    """The columns of a catalog at a level."""
+    columns = [("shard", pa.int32()), ("offset", pa.uint64()), ("length", pa.uint64())]
+    if level == "frames":
+        columns.append(("steps", pa.uint32()))
+        for part in parts:
+            columns.append((f"start:{part.key}", pa.uint32()))
+            if part.storage == SPAN:
+                columns.append((f"size:{part.key}", pa.uint32()))
+            if part.storage == BLOBS:
+                columns.append((f"ends:{part.key}", pa.list_(pa.uint32())))
+    return pa.schema(columns)
+
+
+class RowBuffer:
+    """Gathers rows while a shard is scanned; plain arrays, because this is a hot path."""
+
+    def __init__(self, parts: list[Part], level: str) -> None:
+        self._parts = parts
+        self._schema = table_schema(parts, level)
+        self._level = level
+        self._clear()
+
+    def _clear(self) -> None:
+        self._places = array("Q")  # offset, length, offset, length, ...
+        self._steps = array("I")
+        self._starts = array("I")  # one a part a row
+        self._sizes = array("I")
+        self._ends = {p.key: array("I") for p in self._parts if p.storage == BLOBS}
+        self._counts = {key: array("i", [0]) for key in self._ends}
+
+    @property
+    def bytes(self) -> int:
+        """About how much has been gathered."""
+        ends = sum(len(values) for values in self._ends.values())
+        return 4 * (ends + 2 * len(self._starts)) + 8 * len(self._places)
+
+    def append(self, offset: int, length: int, record: RecordIndex | None) -> None:
+        """Add an episode; without a record, one that cannot be read."""
+        self._places.append(offset)
+        self._places.append(length)
+        if self._level != "frames":
+            return
+        if record is None:
+            record = RecordIndex(0, [0] * len(self._parts), [0] * len(self._parts), [])
+        self._steps.append(record.steps)
+        self._starts.extend(record.starts)
+        self._sizes.extend(record.sizes)
+        for part, ends in zip(self._parts, record.ends, strict=False):
+            if ends:
+                self._ends[part.key].extend(ends)
+        for key, counts in self._counts.items():
+            counts.append(len(self._ends[key]))
+
+    def take(self, shard: int) -> pa.RecordBatch:
+        """The rows so far as a record batch; the buffer is empty afterwards."""
+        rows = len(self._places) // 2
+        places = np.frombuffer(self._places, np.uint64).reshape(rows, 2)
+        columns: list[Any] = [
+            pa.array(np.full(rows, shard, np.int32)),
+            pa.array(places[:, 0]),
+            pa.array(places[:, 1]),
+        ]
+        if self._level == "frames":
+            columns.append(pa.array(np.frombuffer(self._steps, np.uint32)))
+            starts = np.frombuffer(self._starts, np.uint32).reshape(rows, len(self._parts))
+            sizes = np.frombuffer(self._sizes, np.uint32).reshape(rows, len(self._parts))
+            for index, part in enumerate(self._parts):
+                columns.append(pa.array(starts[:, index]))
+                if part.storage == SPAN:
+                    columns.append(pa.array(sizes[:, index]))
+                if part.storage == BLOBS:
+                    ends = pa.array(np.frombuffer(self._ends[part.key], np.uint32))
+                    offsets = pa.array(np.frombuffer(self._counts[part.key], np.int32))
+                    columns.append(pa.ListArray.from_arrays(offsets, ends))
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        self._clear()
+        return batch
+
+
+def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    """Write batches to an Arrow IPC file, gathered into larger ones; aside, synced, renamed."""
+    aside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
+    try:
+        with aside.open("wb") as file:
+            with pa.ipc.new_file(file, schema) as writer:
+                for table in _gathered(batches, schema):
+                    for batch in table.to_batches():
+                        writer.write_batch(batch)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(one.nbytes for one in waiting) >= BATCH_BYTES:
+            yield pa.Table.from_batches(waiting, schema).combine_chunks()
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting, schema).combine_chunks()
+
+
+class EpisodeTable:
+    """A memory-mapped catalog table. Opening costs a few file system calls whatever its size."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._source = pa.memory_map(str(path))
+        self._reader = pa.ipc.open_file(self._source)
+
+    @cached_property
+    def batches(self) -> list[pa.RecordBatch]:
+        """The record batches; their buffers are pages of the file."""
+        return [self._reader.get_batch(i) for i in range(self._reader.num_record_batches)]
+
+    @cached_property
+    def _first_rows(self) -> NDArray[np.int64]:
+        return np.cumsum([0, *(batch.num_rows for batch in self.batches)])
+
+    @property
+    def rows(self) -> int:
+        """Number of episodes."""
+        return int(self._first_rows[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk."""
+        return self.path.stat().st_size
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of plain numbers; without a copy when the table is one batch."""
+        chunks = [_numbers(batch.column(name)) for batch in self.batches]
+        if len(chunks) == 1:
+            return chunks[0]
+        return np.concatenate(chunks) if chunks else np.zeros(0, np.uint32)
+
+    def value(self, name: str, row: int) -> int:
+        """One number of a column."""
+        batch, index = self._at(row)
+        return int(_numbers(batch.column(name))[index])
+
+    def ends(self, key: str, row: int) -> NDArray[np.uint32]:
+        """The ends of one episode's blobs, without a copy."""
+        batch, index = self._at(row)
+        column = batch.column(f"ends:{key}")
+        offsets = _numbers(column.offsets)
+        return _numbers(column.values)[offsets[index] : offsets[index + 1]]
+
+    def total_ends(self, key: str) -> tuple[int, int]:
+        """How many blobs a key has in all, and the bytes they take with their prefixes."""
+        count = size = 0
+        for batch in self.batches:
+            column = batch.column(f"ends:{key}")
+            offsets, values = _numbers(column.offsets), _numbers(column.values)
+            count += len(values)
+            last = offsets[1:][np.diff(offsets) > 0] - 1
+            size += int(values[last].sum(dtype=np.uint64))
+        return count, size
+
+    def slice(self, first: int, count: int) -> Iterator[pa.RecordBatch]:
+        """Rows [first, first + count) as record batches."""
+        for batch, start in zip(self.batches, self._first_rows.tolist(), strict=False):
+            begin, end = max(first, start), min(first + count, start + batch.num_rows)
+            if begin < end:
+                yield batch.slice(begin - start, end - begin)
+
+    def _at(self, row: int) -> tuple[pa.RecordBatch, int]:
+        if not 0 <= row < self.rows:
+            raise IndexError(row)
+        number = int(np.searchsorted(self._first_rows, row, side="right")) - 1
+        return self.batches[number], row - int(self._first_rows[number])
+
+
+def _numbers(column: Any) -> NDArray[Any]:
+    numbers: NDArray[Any] = column.to_numpy(zero_copy_only=True)
+    return numbers

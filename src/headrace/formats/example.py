@@ -1,0 +1,232 @@
+"""A walk over the wire format of a `tf.train.Example` that finds values without reading them.
+
+An Example is a map from names to lists, all length-prefixed::
+
+    Example  { 1: Features { 1: map entry { 1: name, 2: Feature { 1|2|3: list } } } }
+    BytesList { 1: bytes, 1: bytes, ... }     FloatList { 1: packed }     Int64List { 1: packed }
+
+so hopping from prefix to prefix gives the place of every list, and in a list of bytes the place of
+every element, without touching the values. No protobuf library gives offsets: hence this module.
+
+The walk never reads outside [start, stop), accepts unknown fields, and raises `RecordError` on
+anything else: a byte range that it returns is a byte range that TensorFlow would read. It asks for
+the canonical form that every protobuf writer emits: numbers packed, varints of minimal length.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any, NamedTuple, Protocol
+
+from headrace.errors import RecordError
+
+__all__ = [
+    "BYTES",
+    "EMPTY",
+    "FLOATS",
+    "INTS",
+    "ListPlace",
+    "blob_ends",
+    "blob_place",
+    "packed_place",
+    "walk",
+]
+
+EMPTY, BYTES, FLOATS, INTS = 0, 1, 2, 3
+_KIND_NAMES = {EMPTY: "nothing", BYTES: "bytes", FLOATS: "floats", INTS: "integers"}
+_LENGTH_DELIMITED = 2
+_MAX_LENGTH = 1 << 31  # protobuf's own limit on a message
+_REMEDY = "The record is damaged; `headrace verify` checks its checksum"
+
+
+class Readable(Protocol):
+    """Bytes that can be indexed and sliced: bytes, a memory map, a memory view."""
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+class ListPlace(NamedTuple):
+    """Where a feature's list stands."""
+
+    kind: int  #: EMPTY, BYTES, FLOATS or INTS
+    start: int  #: first byte of the list message
+    stop: int  #: one past its last byte
+
+    @property
+    def kind_name(self) -> str:
+        """The kind in words, for messages."""
+        return _KIND_NAMES[self.kind]
+
+
+def _fail(problem: str, at: int) -> RecordError:
+    return RecordError(f"not a tf.train.Example: {problem}", offset=at, remedy=_REMEDY)
+
+
+def _varint(buffer: Readable, at: int, stop: int) -> tuple[int, int]:
+    """The varint at `at` and the position behind it."""
+    value = shift = 0
+    position = at
+    while position < stop:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if byte == 0 and shift:
+                raise _fail("a varint is longer than needed", at)
+            return value, position
+        shift += 7
+        if shift > 63:
+            break
+    raise _fail("a varint does not end", at)
+
+
+def _length(buffer: Readable, at: int, stop: int) -> tuple[int, int]:
+    """First and one past the last byte of a length-delimited value whose length stands at `at`."""
+    size, start = _varint(buffer, at, stop)
+    if size > stop - start:
+        raise _fail(f"a length of {size:,} points past the end of its message", at)
+    return start, start + size
+
+
+def _skip(buffer: Readable, wire_type: int, at: int, stop: int) -> int:
+    """The position behind a field of no interest."""
+    if wire_type == _LENGTH_DELIMITED:
+        return _length(buffer, at, stop)[1]
+    if wire_type == 0:
+        return _varint(buffer, at, stop)[1]
+    width = {1: 8, 5: 4}.get(wire_type)
+    if width is None or width > stop - at:
+        raise _fail(f"wire type {wire_type} cannot stand here", at)
+    return at + width
+
+
+def walk(buffer: Readable, start: int, stop: int) -> dict[str, ListPlace]:
+    """The place of every feature's list in the Example at [start, stop)."""
+    if stop - start >= _MAX_LENGTH:
+        raise _fail(f"{stop - start:,} bytes are more than a protobuf message can have", start)
+    places: dict[str, ListPlace] = {}
+    position = start
+    while position < stop:
+        tag, position = _varint(buffer, position, stop)
+        if tag != 0x0A:  # Example.features
+            position = _skip(buffer, tag & 7, position, stop)
+            continue
+        at, end = _length(buffer, position, stop)
+        while at < end:
+            tag, at = _varint(buffer, at, end)
+            if tag != 0x0A:  # Features.feature
+                at = _skip(buffer, tag & 7, at, end)
+                continue
+            first, last = _length(buffer, at, end)
+            name, place = _entry(buffer, first, last)
+            places[name] = place
+            at = last
+        position = end
+    return places
+
+
+def _entry(buffer: Readable, position: int, stop: int) -> tuple[str, ListPlace]:
+    """Name and list of one map entry."""
+    name = ""
+    place = ListPlace(EMPTY, stop, stop)
+    while position < stop:
+        at = position
+        tag, position = _varint(buffer, position, stop)
+        if tag == 0x0A:
+            start, position = _length(buffer, position, stop)
+            try:
+                name = bytes(buffer[start:position]).decode("utf-8")
+            except UnicodeDecodeError:
+                raise _fail("a feature's name is not UTF-8", at) from None
+        elif tag == 0x12:
+            start, position = _length(buffer, position, stop)
+            place = _feature(buffer, start, position)
+        else:
+            position = _skip(buffer, tag & 7, position, stop)
+    return name, place
+
+
+def _feature(buffer: Readable, position: int, stop: int) -> ListPlace:
+    """The list inside a Feature message."""
+    place = ListPlace(EMPTY, stop, stop)
+    while position < stop:
+        at = position
+        tag, position = _varint(buffer, position, stop)
+        kind = tag >> 3
+        if tag & 7 == _LENGTH_DELIMITED and BYTES <= kind <= INTS:
+            if place.kind:
+                raise _fail("a feature holds two lists", at)
+            start, position = _length(buffer, position, stop)
+            place = ListPlace(kind, start, position)
+        else:
+            position = _skip(buffer, tag & 7, position, stop)
+    return place
+
+
+def packed_place(buffer: Readable, place: ListPlace) -> tuple[int, int]:
+    """First and one past the last byte of the packed numbers of a list of floats or integers."""
+    kind, start, stop = place
+    if start == stop:
+        return stop, stop
+    tag, position = _varint(buffer, start, stop)
+    if tag != 0x0A:
+        raise _fail("numbers are not packed", start)
+    first, last = _length(buffer, position, stop)
+    if last != stop:
+        raise _fail("a list of numbers is in several pieces", last)
+    if kind == FLOATS and (last - first) % 4:
+        raise _fail(f"a list of floats has {last - first} bytes, not a multiple of 4", first)
+    return first, last
+
+
+def blob_ends(buffer: Readable, start: int, stop: int) -> array[int]:
+    """Where each element of the list of bytes at [start, stop) ends, relative to `start`.
+
+    Elements stand back to back, each behind a tag byte and the varint of its length, so the ends
+    alone give every element's place (`blob_place`). This is the hot loop of indexing.
+    """
+    ends = array("I")
+    append = ends.append
+    position = start
+    while position < stop:
+        at = position
+        if buffer[position] != 0x0A:
+            raise _fail("something other than bytes in a list of bytes", at)
+        position += 1
+        if position >= stop:
+            raise _fail("a list of bytes ends inside an element's length", at)
+        byte = buffer[position]
+        position += 1
+        size = byte & 0x7F
+        shift = 7
+        while byte >= 0x80:
+            if position >= stop or shift > 28:
+                raise _fail("an element's length does not end", at)
+            byte = buffer[position]
+            position += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte == 0:
+                raise _fail("a varint is longer than needed", at)
+        position += size
+        if position > stop:
+            raise _fail(f"an element of {size:,} bytes points past the end of its list", at)
+        append(position - start)
+    return ends
+
+
+def blob_place(previous_end: int, end: int) -> tuple[int, int]:
+    """Offset and length of the element between two neighbouring ends of `blob_ends`.
+
+    The gap holds a tag byte, the varint of the length and the bytes. Minimal varints make the
+    length unique: it is the gap less one less the varint's width.
+
+    >>> blob_place(0, 2 + 127), blob_place(0, 3 + 128)
+    ((2, 127), (3, 128))
+    """
+    gap = end - previous_end
+    width = 1 if gap <= 129 else 2 if gap <= 16386 else 3 if gap <= 2097155 else 4
+    if gap > 268435460:
+        width = 5
+    length = gap - 1 - width
+    return end - length, length

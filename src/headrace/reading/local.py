@@ -1,0 +1,139 @@
+"""Byte ranges of local files, by `pread` over a bounded set of open files.
+
+Safe to share between threads. A range that the file does not have raises: a caller never gets
+fewer bytes than asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+from headrace.errors import DatasetError
+from headrace.spec import ByteRange
+
+__all__ = ["LocalFiles", "LocalFilesStatistics", "shared_files"]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFilesStatistics:
+    """What a `LocalFiles` has done so far."""
+
+    reads: int  #: ranges read
+    bytes: int  #: bytes read
+    open_files: int  #: files open now
+    opened: int  #: files opened so far
+
+
+class _Handle:
+    __slots__ = ("fd", "users")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.users = 0
+
+
+class LocalFiles:
+    """Reads byte ranges of local files, keeping the most recently used ones open."""
+
+    def __init__(self, max_open: int | None = None) -> None:
+        if max_open is None:
+            # Half of what the process may have: mixtures have thousands of shards, and the
+            # program around us needs files too.
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            max_open = max(16, min(soft // 2, 4096))
+        self._max_open = max_open
+        self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        self._lock = threading.Lock()
+        self._reads = self._bytes = self._opened = 0
+
+    def __repr__(self) -> str:
+        return f"<LocalFiles {len(self._handles)}/{self._max_open} open, {self._reads} reads>"
+
+    def read(self, where: ByteRange) -> bytes:
+        """The bytes of a range, all of them."""
+        with self._using(where.path) as fd:
+            try:
+                data = os.pread(fd, where.length, where.offset)
+            except OSError as error:
+                raise _unreadable(where.path, error).within(offset=where.offset) from None
+        self._reads += 1  # counters may lose a tick between threads; they are for people
+        self._bytes += len(data)
+        if len(data) < where.length:
+            if data:  # a signal or a network file system may cut a read short: ask for the rest
+                rest = ByteRange(where.path, where.offset + len(data), where.length - len(data))
+                return data + self.read(rest)
+            raise DatasetError(
+                f"the file ends before byte {where.offset + where.length:,}",
+                file=where.path,
+                offset=where.offset,
+                remedy="It was truncated or replaced since it was indexed: restore it, or run "
+                "`headrace index` again",
+            )
+        return data
+
+    def statistics(self) -> LocalFilesStatistics:
+        """Counters so far."""
+        return LocalFilesStatistics(self._reads, self._bytes, len(self._handles), self._opened)
+
+    def close(self) -> None:
+        """Close all files that no thread is reading at this moment; further reads reopen."""
+        with self._lock:
+            for path in [p for p, handle in self._handles.items() if not handle.users]:
+                os.close(self._handles.pop(path).fd)
+
+    @contextmanager
+    def _using(self, path: str) -> Iterator[int]:
+        """An open descriptor that stays open for the duration."""
+        with self._lock:
+            handle = self._handles.get(path)
+            if handle is None:
+                try:
+                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                except OSError as error:
+                    raise _unreadable(path, error) from None
+                handle = self._handles[path] = _Handle(fd)
+                self._opened += 1
+                self._evict()
+            else:
+                self._handles.move_to_end(path)
+            handle.users += 1
+        try:
+            yield handle.fd
+        finally:
+            with self._lock:
+                handle.users -= 1
+
+    def _evict(self) -> None:
+        """Close the least recently used files beyond the limit; those in use stay."""
+        surplus = len(self._handles) - self._max_open
+        if surplus <= 0:
+            return
+        newest = next(reversed(self._handles))
+        idle = [p for p, h in self._handles.items() if not h.users and p != newest]
+        for path in idle[:surplus]:
+            os.close(self._handles.pop(path).fd)
+
+    def __del__(self) -> None:
+        for handle in getattr(self, "_handles", {}).values():
+            os.close(handle.fd)
+
+
+def _unreadable(path: str, error: OSError) -> DatasetError:
+    return DatasetError(
+        f"the file cannot be read: {error.strerror}",
+        file=path,
+        remedy="Check that it is there and readable, or run `headrace index` again",
+    )
+
+
+@cache
+def shared_files() -> LocalFiles:
+    """The process's one set of open files, so that many catalogs stay within one limit."""
+    return LocalFiles()
