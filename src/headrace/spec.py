@@ -14,3 +14,4 @@ class ByteRange:
     path: str  #: the file
     offset: int  #: first byte
     length: int  #: how many
+    stamp: tuple[int, int] | None = None  #: size and mtime_ns the file must have, if that is known

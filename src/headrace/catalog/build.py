@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from headrace.catalog.manifest import (
     sync_folder,
     write_manifest,
 )
-from headrace.catalog.pool import ScanPool
+from headrace.catalog.pool import ShardPool, ShardTask
 from headrace.catalog.progress import BuildProgress
 from headrace.catalog.scan import ScanJob, ScanResult, cannot_write, read_note
 from headrace.catalog.table import EpisodeTable, table_schema, write_table
@@ -67,7 +67,7 @@ def build(
     *,
     level: str,
     quarantine: bool,
-    pool: ScanPool,
+    pool: ShardPool,
     progress: BuildProgress,
 ) -> None:
     """Make the catalog in `folder` true for `dataset`; nothing to do if it already is."""
@@ -112,7 +112,7 @@ class _Build:
         ):
             self.old, self.level = old, old.level
 
-    def run(self, pool: ScanPool, progress: BuildProgress) -> None:
+    def run(self, pool: ShardPool, progress: BuildProgress) -> None:
         shards = self._survey()
         scans = [shard for shard in shards if shard.kept is None and shard.found is None]
         if not scans and self.old is not None and all(shard.kept for shard in shards):
@@ -176,20 +176,12 @@ class _Build:
                 "belong, or ignore them (`headrace index --quarantine`)",
             )
 
-    def _scan(self, scans: list[_Shard], pool: ScanPool, progress: BuildProgress) -> None:
+    def _scan(self, scans: list[_Shard], pool: ShardPool, progress: BuildProgress) -> None:
         (self.folder / _PARTS).mkdir(exist_ok=True)
         for leftover in (self.folder / _PARTS).glob("*.tmp-*"):
             leftover.unlink(missing_ok=True)
-        sizes = {shard.file.file: max(0, shard.size) for shard in scans}
-        done: dict[str, tuple[int, int]] = {}
-        progress.begin(self.dataset.title, sum(sizes.values()))
-
-        def report(job: ScanJob, done_bytes: int, steps: int) -> None:
-            done[job.file] = (done_bytes, steps)
-            progress.advance(sum(b for b, _ in done.values()), sum(s for _, s in done.values()))
-
-        jobs = [(self._job(shard), sizes[shard.file.file]) for shard in scans]
-        pool.run(jobs, self.parts, report)
+        tasks = [ShardTask("scan", asdict(self._job(shard)), max(0, shard.size)) for shard in scans]
+        pool.run(self.dataset.title, tasks, progress)
         for shard in scans:
             shard.found = read_note(shard.part, shard.stamp)
             if shard_stat(self.dataset, shard.file.file) != (shard.size, shard.mtime_ns):

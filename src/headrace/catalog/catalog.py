@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,12 +14,12 @@ from numpy.typing import NDArray
 from headrace.catalog.build import build, changed_shards
 from headrace.catalog.location import candidates, is_writable
 from headrace.catalog.manifest import LEVELS, Manifest, ShardStamp, read_manifest
-from headrace.catalog.pool import ScanPool
+from headrace.catalog.pixels import decode_frame
+from headrace.catalog.pool import ShardPool
 from headrace.catalog.progress import BuildProgress, ProgressBar
 from headrace.catalog.source import Roles, find_roles
 from headrace.catalog.splits import Rounding, resolve_split
 from headrace.catalog.table import EpisodeTable
-from headrace.decoding.image import decode_image
 from headrace.errors import CatalogError, HeadraceError, SelectionError, SplitError, UsageError
 from headrace.formats.example import blob_place
 from headrace.formats.extract import values
@@ -81,7 +82,7 @@ class Catalog:
         cache: bool = False,
         workers: int | None = None,
         progress: BuildProgress | None = None,
-        pool: ScanPool | None = None,
+        pool: ShardPool | None = None,
         files: LocalFiles | None = None,
     ) -> Catalog:
         """Open the catalog of the dataset in a version folder; build what is missing or stale.
@@ -103,23 +104,16 @@ class Catalog:
             opened = _open_current(dataset, places, level, files)
             if opened is not None:
                 return opened
-            shown = progress or ProgressBar()
-            folder = _choose_folder(dataset, places, shown)
-            owned = None if pool else ScanPool(workers)
-            try:
+            with ExitStack() as stack:
+                shown = progress or stack.enter_context(ProgressBar())
                 build(
                     dataset,
-                    folder,
+                    _choose_folder(dataset, places, shown),
                     level=level,
                     quarantine=on_damage == "quarantine",
-                    pool=pool or owned or ScanPool(workers),
+                    pool=pool or stack.enter_context(ShardPool(workers)),
                     progress=shown,
                 )
-            finally:
-                if owned is not None:
-                    owned.close()
-                if progress is None and isinstance(shown, ProgressBar):
-                    shown.__exit__(None, None, None)
         raise CatalogError(
             "the dataset keeps changing while its catalog is opened",
             dataset=dataset.title,
@@ -168,6 +162,15 @@ class Catalog:
         """Numbers of the episodes that are left out because they are damaged."""
         first = dict(zip((s.file for s in self.manifest.shards), self._first_rows, strict=False))
         return frozenset(int(first[d.file]) + d.record for d in self.manifest.quarantine)
+
+    def mean_frame_bytes(self, camera: str) -> float | None:
+        """Mean bytes of an encoded frame of a camera; None if there is no frame."""
+        self._need_frames()
+        count, size = self._table.total_ends(self._camera(camera).key)
+        if not count:
+            return None
+        offset, _ = blob_place(0, round(size / count))  # tag and length before each frame
+        return size / count - offset
 
     def __len__(self) -> int:
         """Number of episodes, all splits together."""
@@ -233,7 +236,7 @@ class Catalog:
             )
         offset, length = blob_place(int(ends[t - 1]) if t else 0, int(ends[t]))
         start = self._table.value("offset", row) + self._table.value(f"start:{part.key}", row)
-        return ByteRange(self._file(row), start + offset, length)
+        return self._range(row, start + offset, length)
 
     def encoded(self, episode: int, t: int, camera: str | None = None) -> bytes:
         """The encoded bytes of frame t of a camera, as they are in the file."""
@@ -248,9 +251,7 @@ class Catalog:
         where = self.place(episode, t, camera)
         field = self._camera(camera)
         try:
-            return decode_image(
-                self._files.read(where), channels=field.shape[-1] or 0, dtype=field.dtype
-            )
+            return decode_frame(field, self._files.read(where))
         except HeadraceError as error:
             row = self._row(episode)
             error.within(offset=where.offset, field=field.key)
@@ -269,12 +270,11 @@ class Catalog:
         places = _RowPlaces(self._table, row)
         first, last, _ = slice(start, stop).indices(places.steps)
         base = self._table.value("offset", row)
-        path = self._file(row)
         try:
             return values(
                 found,
                 places,
-                lambda offset, length: self._files.read(ByteRange(path, base + offset, length)),
+                lambda offset, length: self._files.read(self._range(row, base + offset, length)),
                 first,
                 max(first, last),
             )
@@ -355,6 +355,11 @@ class Catalog:
 
     def _file(self, row: int) -> str:
         return str(self.path / self._shard_of(row)[0].file)
+
+    def _range(self, row: int, offset: int, length: int) -> ByteRange:
+        shard = self._shard_of(row)[0]
+        stamp = (shard.size, shard.mtime_ns)
+        return ByteRange(str(self.path / shard.file), offset, length, stamp)
 
     def _located(self, error: HeadraceError, row: int, **places: Any) -> HeadraceError:
         """An error with dataset, file and episode filled in."""

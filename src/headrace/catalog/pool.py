@@ -1,4 +1,4 @@
-"""Scanning shards in parallel processes.
+"""Work on shards in parallel processes.
 
 Workers are started as `python -m headrace.catalog.worker` and spoken to in JSON lines, not through
 `multiprocessing`: nothing is forked from a program that may have threads, and a script that opens a
@@ -16,23 +16,23 @@ import selectors
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.catalog.scan import ScanJob, scan_shard
+from headrace.catalog.progress import BuildProgress
+from headrace.catalog.tasks import perform
 from headrace.errors import CatalogError, HeadraceError
-from headrace.formats.layout import Part
 
-__all__ = ["ScanPool", "allowed_cpus"]
+__all__ = ["ShardPool", "ShardTask", "allowed_cpus"]
 
-#: Below this many bytes the scan is over before a worker has started (0.3 s).
+#: Below this many bytes the work is done before a worker has started (0.3 s), so none is.
 IN_PROCESS_BYTES = 32 << 20
 
-Report = Callable[[ScanJob, int, int], None]  #: (job, bytes so far, steps so far)
+Report = Callable[[int, int, int], None]  #: (number of the task, bytes and steps so far)
 
 
 def allowed_cpus() -> int:
@@ -40,58 +40,83 @@ def allowed_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """A piece of work on one shard."""
+
+    kind: str  #: name in `tasks.TASKS`
+    job: dict[str, Any]  #: the task's own values, with at least `folder` and `file`
+    size: int  #: bytes of the shard, for order and progress
+
+
 @dataclass
 class _Worker:
     process: subprocess.Popen[bytes]
-    job: ScanJob | None = None
-    size: int = 0
+    task: int | None = None  # its number in the list of tasks
     pending: bytes = b""
 
 
-class ScanPool:
-    """Up to `workers` processes that scan shards; started when first needed."""
+class ShardPool:
+    """Up to `workers` processes (default: one a CPU), started when first needed."""
 
     def __init__(self, workers: int | None = None) -> None:
         self._limit = workers or allowed_cpus()
         self._workers: list[_Worker] = []
 
     def __repr__(self) -> str:
-        return f"<ScanPool {len(self._workers)}/{self._limit} workers>"
+        return f"<ShardPool {len(self._workers)}/{self._limit} workers>"
 
-    def run(self, jobs: Iterable[tuple[ScanJob, int]], parts: list[Part], report: Report) -> None:
-        """Scan all jobs (each with its size in bytes); the first error ends the others."""
-        waiting = deque(sorted(jobs, key=lambda item: -item[1]))
-        total = sum(size for _, size in waiting)
-        if self._limit == 1 or total <= IN_PROCESS_BYTES:
-            for job, size in waiting:
-                result = scan_shard(job, parts, partial(report, job))
-                report(job, size, result.steps)
-            return
+    def run(
+        self, title: str, tasks: list[ShardTask], progress: BuildProgress
+    ) -> list[dict[str, Any]]:
+        """Perform all tasks, largest first; their results in order. An error ends them all."""
+        total = sum(task.size for task in tasks)
+        done = [(0, 0)] * len(tasks)
+        progress.begin(title, total)
+
+        def report(number: int, done_bytes: int, steps: int) -> None:
+            done[number] = (done_bytes, steps)
+            progress.advance(sum(b for b, _ in done), sum(s for _, s in done))
+
+        if total <= IN_PROCESS_BYTES:
+            return [
+                perform(task.kind, task.job, partial(report, number))
+                for number, task in enumerate(tasks)
+            ]
         try:
-            self._run(waiting, report)
+            return self._run(tasks, report)
         except BaseException:
             self.close()
             raise
 
-    def _run(self, waiting: deque[tuple[ScanJob, int]], report: Report) -> None:
-        while len(self._workers) < min(self._limit, len(waiting)):
+    def _run(self, tasks: list[ShardTask], report: Report) -> list[dict[str, Any]]:
+        results: list[dict[str, Any]] = [{} for _ in tasks]
+        waiting = deque(sorted(range(len(tasks)), key=lambda number: -tasks[number].size))
+        while len(self._workers) < min(self._limit, len(tasks)):
             self._workers.append(_Worker(_start()))
+
+        def assign(worker: _Worker) -> None:
+            worker.task = waiting.popleft() if waiting else None
+            if worker.task is not None:
+                _send(worker, tasks[worker.task])
+
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 assert worker.process.stdout
                 selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
-                _assign(worker, waiting)
-            while any(worker.job for worker in self._workers):
+                assign(worker)
+            while any(worker.task is not None for worker in self._workers):
                 for key, _ in selector.select():
                     worker = key.data
-                    data = os.read(key.fd, 1 << 16)
-                    if not data:
-                        raise _died(worker)
-                    *lines, worker.pending = (worker.pending + data).split(b"\n")
-                    for line in lines:
-                        _receive(worker, json.loads(line), report)
-                        if worker.job is None:
-                            _assign(worker, waiting)
+                    for message in _receive(worker, key.fd, tasks):
+                        assert worker.task is not None
+                        if "result" not in message:
+                            report(worker.task, message["bytes"], message["steps"])
+                            continue
+                        results[worker.task] = message["result"]
+                        report(worker.task, tasks[worker.task].size, message["result"]["steps"])
+                        assign(worker)
+        return results
 
     def close(self) -> None:
         """End the workers."""
@@ -105,7 +130,7 @@ class ScanPool:
                         pipe.close()
         self._workers = []
 
-    def __enter__(self) -> ScanPool:
+    def __enter__(self) -> ShardPool:
         return self
 
     def __exit__(
@@ -130,40 +155,37 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-def _assign(worker: _Worker, waiting: deque[tuple[ScanJob, int]]) -> None:
-    """Hand a worker its next job, if there is one."""
-    worker.job, worker.size = waiting.popleft() if waiting else (None, 0)
-    if worker.job is None:
-        return
+def _send(worker: _Worker, task: ShardTask) -> None:
     assert worker.process.stdin
     try:
-        worker.process.stdin.write(json.dumps(asdict(worker.job)).encode() + b"\n")
+        worker.process.stdin.write(json.dumps([task.kind, task.job]).encode() + b"\n")
         worker.process.stdin.flush()
     except BrokenPipeError:
-        raise _died(worker) from None
+        raise _died(worker, task) from None
 
 
-def _receive(worker: _Worker, message: dict[str, Any], report: Report) -> None:
-    job = worker.job
-    assert job is not None
-    if "error" in message:
-        raise HeadraceError.from_dict(message["error"])
-    done = bool(message["done"])
-    report(job, worker.size if done else message["bytes"], message["steps"])
-    if done:
-        worker.job = None
+def _receive(worker: _Worker, fd: int, tasks: list[ShardTask]) -> list[dict[str, Any]]:
+    """Messages that have arrived whole; an error among them is raised."""
+    data = os.read(fd, 1 << 16)
+    if not data:
+        raise _died(worker, None if worker.task is None else tasks[worker.task])
+    *lines, worker.pending = (worker.pending + data).split(b"\n")
+    messages: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    for message in messages:
+        if "error" in message:
+            raise HeadraceError.from_dict(message["error"])
+    return messages
 
 
-def _died(worker: _Worker) -> CatalogError:
+def _died(worker: _Worker, task: ShardTask | None) -> CatalogError:
     code = worker.process.wait()
     cause = f"signal {-code}" if code < 0 else f"exit code {code}"
     hint = {
         -7: "the shard was cut short while it was read",
-        -9: "the machine may have run out of memory",
+        -9: "it was killed, perhaps because the machine ran out of memory",
     }.get(code, "its own message stands above")
-    job = worker.job
     return CatalogError(
-        f"a process that indexes shards died ({cause}): {hint}",
-        file=str(Path(job.folder, job.file)) if job else None,
+        f"a process that works on shards died ({cause}): {hint}",
+        file=str(Path(task.job["folder"], task.job["file"])) if task else None,
         remedy="Run it again: shards that were finished are kept",
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["BuildProgress", "ProgressBar", "Quiet", "default_progress"]
+__all__ = ["BuildProgress", "ProgressBar", "Quiet"]
 
 
 class BuildProgress(Protocol):
@@ -48,8 +48,9 @@ class Quiet:
 class ProgressBar(Quiet):
     """A bar on stderr with frames a second and the time left; nothing when no person watches."""
 
-    def __init__(self) -> None:
+    def __init__(self, verb: str = "indexing") -> None:
         super().__init__()
+        self._verb = verb
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._started = 0.0
@@ -76,7 +77,7 @@ class ProgressBar(Quiet):
         if self._bar is not None:
             if self._task is not None:
                 self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(title, total=total_bytes, rate="")
+            self._task = self._bar.add_task(f"{self._verb} {title}", total=total_bytes, rate="")
 
     def advance(self, done_bytes: int, steps: int) -> None:
         super().advance(done_bytes, steps)
@@ -104,15 +105,10 @@ def _make_bar() -> Progress:
     )
 
     columns: list[ProgressColumn] = [
-        TextColumn("indexing {task.description}", markup=False),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
         TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
     ]
     return Progress(*columns, console=Console(stderr=True), transient=True)
-
-
-def default_progress() -> ProgressBar:
-    """The bar that `Catalog.open` shows."""
-    return ProgressBar()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
@@ -11,16 +10,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from headrace.catalog.manifest import MISSING, Damage
+from headrace.catalog.manifest import Damage
+from headrace.catalog.shard_bytes import ShardBytes, open_shard
 from headrace.catalog.table import BATCH_BYTES, RowBuffer, table_schema, write_table
 from headrace.errors import CatalogError, DataError, DatasetError, RecordError
-from headrace.formats.layout import Part, index_record
-from headrace.formats.tfrecord import FOOTER, HEADER, record_places
+from headrace.formats.features import Schema
+from headrace.formats.layout import Part, index_record, plan
+from headrace.formats.tfrecord import FOOTER, record_places
 
 __all__ = ["ScanJob", "ScanResult", "cannot_write", "read_note", "scan_shard"]
 
-_READ_WHOLE = 32 << 20  # smaller shards are read, not mapped: safe if they shrink meanwhile
-_RELEASE = 64 << 20  # mapped pages are given back every so many bytes, so memory stays flat
 _REPORT_STEPS = 4096
 
 
@@ -64,24 +63,19 @@ def _write_note(out: Path, stamp: str, result: ScanResult) -> None:
     aside.replace(note)
 
 
-def scan_shard(job: ScanJob, parts: list[Part], report: Callable[[int, int], None]) -> ScanResult:
+def scan_shard(job: ScanJob, schema: Schema, report: Callable[[int, int], None]) -> ScanResult:
     """Index a shard and write its rows. `report(bytes, steps)` is called now and then."""
+    parts = plan(schema)
     path = Path(job.folder, job.file)
     scan = _Scan(job, parts, report)
-    schema = table_schema(parts, job.level)
+    columns = table_schema(parts, job.level)
     try:
-        with path.open("rb") as file:
-            write_table(Path(job.out), schema, scan.batches(file.fileno()))
+        with open_shard(path) as shard:
+            write_table(Path(job.out), columns, scan.batches(shard))
     except FileNotFoundError:
         if job.episodes and not job.quarantine:
             raise DatasetError("the shard has vanished", file=str(path)) from None
-        write_table(Path(job.out), schema, scan.lost_batches(MISSING, "the shard is missing"))
-    except PermissionError as error:
-        raise DatasetError(
-            f"the shard cannot be read: {error.strerror}",
-            file=str(path),
-            remedy="Check its permissions",
-        ) from None
+        write_table(Path(job.out), columns, scan.lost_batches(0, "the shard is missing"))
     result = ScanResult(scan.steps, scan.damage)
     _write_note(Path(job.out), job.stamp, result)  # last: a scan counts once its note is there
     return result
@@ -97,19 +91,6 @@ class _Scan:
         self.records = 0
         self.damage: list[Damage] = []
 
-    def batches(self, fd: int) -> Iterator[pa.RecordBatch]:
-        """The shard's rows, a batch at a time."""
-        size = os.fstat(fd).st_size
-        if size == 0:
-            yield from self._finish(0)
-        elif size <= _READ_WHOLE:
-            with os.fdopen(os.dup(fd), "rb") as file:
-                data = file.read()
-            yield from self._walk(data, len(data), None)
-        else:
-            with mmap.mmap(fd, size, prot=mmap.PROT_READ) as mapped:
-                yield from self._walk(mapped, size, mapped)
-
     def lost_batches(self, offset: int, problem: str) -> Iterator[pa.RecordBatch]:
         """Rows for all episodes that can no longer be found."""
         while self.records < self.job.episodes:
@@ -118,19 +99,19 @@ class _Scan:
             self.records += 1
         yield self.rows.take(0)
 
-    def _walk(
-        self, buffer: bytes | mmap.mmap, size: int, mapped: mmap.mmap | None
-    ) -> Iterator[pa.RecordBatch]:
-        released = reported = 0
-        places = record_places(lambda at, length: buffer[at : at + length], size)
+    def batches(self, shard: ShardBytes) -> Iterator[pa.RecordBatch]:
+        """The shard's rows, a batch at a time."""
+        buffer = shard.buffer
+        reported = 0
+        places = record_places(shard.read, shard.size)
         while True:
             try:
-                offset, length = next(places, (size, 0))
+                offset, length = next(places, (shard.size, 0))
             except RecordError as error:  # the chain is broken: the rest cannot be found
                 self._handle(error)
                 yield from self.lost_batches(error.offset or 0, error.problem)
                 return
-            if offset == size:
+            if offset == shard.size:
                 break
             record = None
             if self.job.level == "frames":
@@ -144,17 +125,13 @@ class _Scan:
             self.rows.append(offset, length, record)
             self.records += 1
             position = offset + length + FOOTER
+            shard.passed(position)
             if self.steps - reported >= _REPORT_STEPS:
                 self.report(position, self.steps)
                 reported = self.steps
             if self.rows.bytes >= BATCH_BYTES:
                 yield self.rows.take(0)
-            if mapped is not None and position - released >= _RELEASE:
-                first = released - released % mmap.PAGESIZE
-                last = position - position % mmap.PAGESIZE
-                mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
-                released = position
-        yield from self._finish(size)
+        yield from self._finish(shard.size)
 
     def _finish(self, size: int) -> Iterator[pa.RecordBatch]:
         """The last rows, once the number of records is seen to be right."""
@@ -178,10 +155,7 @@ class _Scan:
     def _handle(self, error: DataError) -> None:
         """Raise unless damage is to be quarantined."""
         if not self.job.quarantine:
-            error.within(file=self._path(), episode=self.records)
-            if error.offset is None:
-                error.offset = HEADER
-            raise error from None
+            raise error.within(file=self._path(), episode=self.records) from None
 
     def _note(self, offset: int, problem: str) -> None:
         self.damage.append(Damage(self.job.file, self.records, offset, problem))

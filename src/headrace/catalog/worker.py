@@ -1,4 +1,4 @@
-"""A process that scans shards: jobs come in on stdin, progress goes out on stdout, in JSON."""
+"""A process that works on shards: tasks come in on stdin, progress goes out on stdout, in JSON."""
 
 from __future__ import annotations
 
@@ -7,21 +7,12 @@ import os
 import signal
 import sys
 import time
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from headrace.catalog.scan import ScanJob, cannot_write, scan_shard
+from headrace.catalog.tasks import perform
 from headrace.errors import HeadraceError
-from headrace.formats.features import read_features
-from headrace.formats.layout import Part, plan
 
 _REPORT_SECONDS = 0.2
-
-
-@lru_cache(maxsize=4)
-def _parts(folder: str) -> list[Part]:
-    return plan(read_features(Path(folder) / "features.json"))
 
 
 def _say(message: dict[str, Any]) -> None:
@@ -29,7 +20,7 @@ def _say(message: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _work(job: ScanJob) -> None:
+def _work(kind: str, job: dict[str, Any]) -> None:
     last = time.monotonic()
 
     def report(done_bytes: int, steps: int) -> None:
@@ -37,24 +28,20 @@ def _work(job: ScanJob) -> None:
         now = time.monotonic()
         if now - last >= _REPORT_SECONDS:
             last = now
-            _say({"bytes": done_bytes, "steps": steps, "done": False})
+            _say({"bytes": done_bytes, "steps": steps})
 
     try:
-        result = scan_shard(job, _parts(job.folder), report)
+        _say({"result": perform(kind, job, report)})
     except HeadraceError as error:
         _say({"error": error.to_dict()})
-    except OSError as error:
-        _say({"error": cannot_write(error, job.out).to_dict()})
-    else:
-        _say({"steps": result.steps, "done": True})
 
 
 def main() -> None:
-    """Scan until the input ends."""
+    """Perform tasks until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
     for line in sys.stdin:
         try:
-            _work(ScanJob(**json.loads(line)))
+            _work(*json.loads(line))
         except BrokenPipeError:  # the parent is gone
             os._exit(1)
 

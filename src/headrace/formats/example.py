@@ -8,9 +8,10 @@ An Example is a map from names to lists, all length-prefixed::
 so hopping from prefix to prefix gives the place of every list, and in a list of bytes the place of
 every element, without touching the values. No protobuf library gives offsets: hence this module.
 
-The walk never reads outside [start, stop), accepts unknown fields, and raises `RecordError` on
-anything else: a byte range that it returns is a byte range that TensorFlow would read. It asks for
-the canonical form that every protobuf writer emits: numbers packed, varints of minimal length.
+The walk never reads outside [start, stop) and raises `RecordError` on anything unexpected: a byte
+range that it returns is a byte range that TensorFlow would read. It asks for the form that every
+writer emits (numbers packed, varints of minimal length) and refuses fields that an Example does not
+have, although protobuf would skip them: in practice those are flipped bits.
 """
 
 from __future__ import annotations
@@ -88,16 +89,8 @@ def _length(buffer: Readable, at: int, stop: int) -> tuple[int, int]:
     return start, start + size
 
 
-def _skip(buffer: Readable, wire_type: int, at: int, stop: int) -> int:
-    """The position behind a field of no interest."""
-    if wire_type == _LENGTH_DELIMITED:
-        return _length(buffer, at, stop)[1]
-    if wire_type == 0:
-        return _varint(buffer, at, stop)[1]
-    width = {1: 8, 5: 4}.get(wire_type)
-    if width is None or width > stop - at:
-        raise _fail(f"wire type {wire_type} cannot stand here", at)
-    return at + width
+def _unknown(tag: int, at: int) -> RecordError:
+    return _fail(f"a field with tag {tag} cannot stand here", at)
 
 
 def walk(buffer: Readable, start: int, stop: int) -> dict[str, ListPlace]:
@@ -109,14 +102,12 @@ def walk(buffer: Readable, start: int, stop: int) -> dict[str, ListPlace]:
     while position < stop:
         tag, position = _varint(buffer, position, stop)
         if tag != 0x0A:  # Example.features
-            position = _skip(buffer, tag & 7, position, stop)
-            continue
+            raise _unknown(tag, position)
         at, end = _length(buffer, position, stop)
         while at < end:
             tag, at = _varint(buffer, at, end)
             if tag != 0x0A:  # Features.feature
-                at = _skip(buffer, tag & 7, at, end)
-                continue
+                raise _unknown(tag, at)
             first, last = _length(buffer, at, end)
             name, place = _entry(buffer, first, last)
             places[name] = place
@@ -142,7 +133,7 @@ def _entry(buffer: Readable, position: int, stop: int) -> tuple[str, ListPlace]:
             start, position = _length(buffer, position, stop)
             place = _feature(buffer, start, position)
         else:
-            position = _skip(buffer, tag & 7, position, stop)
+            raise _unknown(tag, at)
     return name, place
 
 
@@ -153,13 +144,12 @@ def _feature(buffer: Readable, position: int, stop: int) -> ListPlace:
         at = position
         tag, position = _varint(buffer, position, stop)
         kind = tag >> 3
-        if tag & 7 == _LENGTH_DELIMITED and BYTES <= kind <= INTS:
-            if place.kind:
-                raise _fail("a feature holds two lists", at)
-            start, position = _length(buffer, position, stop)
-            place = ListPlace(kind, start, position)
-        else:
-            position = _skip(buffer, tag & 7, position, stop)
+        if tag & 7 != _LENGTH_DELIMITED or not BYTES <= kind <= INTS:
+            raise _unknown(tag, at)
+        if place.kind:
+            raise _fail("a feature holds two lists", at)
+        start, position = _length(buffer, position, stop)
+        place = ListPlace(kind, start, position)
     return place
 
 

@@ -108,12 +108,7 @@ def _encoded(
     raw = blobs(parts[-1], places, fetch, start, stop)
     if field.kind == "image":
         return _objects(raw, (stop - start,))
-    shapes: list[tuple[int | None, ...]] = [field.shape] * len(raw)
-    if field.stores_shape:
-        dims = _list(parts[0], places, fetch).reshape(-1, len(field.shape))
-        if len(dims) < stop:
-            raise _absent(parts[0], len(dims), places.steps)
-        shapes = [_merge(field, row) for row in dims[start:stop].tolist()]
+    shapes = _shapes(field, parts[0], places, fetch, places.steps)[start:stop]
     tensors = [decode_tensor(data, field, shape) for data, shape in zip(raw, shapes, strict=True)]
     if None in field.shape:
         return tensors
@@ -144,10 +139,7 @@ def _episode_value(field: Field, parts: list[Part], places: EpisodePlaces, fetch
     if field.kind == "image":
         return flat if field.nesting else flat[0]
     if field.encoding is not None:
-        shapes: list[tuple[int | None, ...]] = [field.shape] * len(flat)
-        if field.stores_shape:
-            rows = _list(parts[0], places, fetch).reshape(-1, len(field.shape)).tolist()
-            shapes = [_merge(field, row) for row in rows]
+        shapes = _shapes(field, parts[0], places, fetch, len(flat))
         tensors = [decode_tensor(d, field, s) for d, s in zip(flat, shapes, strict=True)]
         return tensors if field.nesting else tensors[0]
     if -1 in sizes and field.nesting:
@@ -161,21 +153,16 @@ def _ragged(
 ) -> Any:
     """Nested lists, innermost an array, rebuilt from flat values and row lengths."""
     rows = field.nesting + field.per_step - 1
-    if field.stores_shape:
-        shape_parts, value_parts = parts[: rows + 1], parts[rows + 1 :]
-    else:
-        shape_parts, value_parts = [], parts
+    value_parts = parts[rows + 1 :] if field.stores_shape else parts
     flat = _list(value_parts[0], places, fetch)
     lengths = [_list(part, places, fetch) for part in value_parts[1:]]
-    if field.encoding is not None:
-        shapes: list[tuple[int | None, ...]] = [field.shape] * len(flat)
-        if shape_parts:
-            dims = _list(shape_parts[0], places, fetch).reshape(-1, len(field.shape))
-            shapes = [_merge(field, row) for row in dims.tolist()]
-        tensors = [decode_tensor(d, field, s) for d, s in zip(flat, shapes, strict=True)]
-        level: Any = _objects(tensors, (len(tensors),))
-    elif field.kind == "image":
+    level: Any
+    if field.kind == "image":
         level = flat
+    elif field.encoding is not None:
+        shapes = _shapes(field, parts[0], places, fetch, len(flat))
+        tensors = [decode_tensor(d, field, s) for d, s in zip(flat, shapes, strict=True)]
+        level = _objects(tensors, (len(tensors),))
     else:
         if field.width is None or (len(flat) % field.width if field.width else len(flat)):
             raise RecordError(f"{len(flat)} flat values do not fill rows of shape {field.shape}")
@@ -224,12 +211,21 @@ def _typed(flat: NDArray[Any], field: Field) -> NDArray[Any]:
     return flat.astype(field.np_dtype)
 
 
-def _merge(field: Field, row: list[int]) -> tuple[int | None, ...]:
-    """A stored shape, checked against what the schema knows of it."""
-    for declared, stored in zip(field.shape, row, strict=True):
-        if stored < 0 or (declared is not None and declared != stored):
-            raise RecordError(f"stored shape {tuple(row)} does not fit {field.shape}")
-    return tuple(row)
+def _shapes(
+    field: Field, part: Part, places: EpisodePlaces, fetch: Fetch, count: int
+) -> list[tuple[int | None, ...]]:
+    """The shape of each of `count` encoded tensors: the schema's, or the one stored with it."""
+    if not field.stores_shape:
+        return [field.shape] * count
+    flat = _list(part, places, fetch)
+    if len(flat) != count * len(field.shape):
+        raise RecordError(f"{len(flat)} stored sizes for {count} tensors of shape {field.shape}")
+    rows = flat.reshape(count, len(field.shape)).tolist()
+    for row in rows:
+        for declared, stored in zip(field.shape, row, strict=True):
+            if stored < 0 or (declared is not None and declared != stored):
+                raise RecordError(f"stored shape {tuple(row)} does not fit {field.shape}")
+    return [tuple(row) for row in rows]
 
 
 def _sizes(field: Field) -> list[int]:

@@ -94,6 +94,12 @@ def plan(schema: Schema) -> list[Part]:
 def index_record(buffer: Readable, start: int, stop: int, parts: list[Part]) -> RecordIndex:
     """Find every part in the record whose payload stands at [start, stop)."""
     found = walk(buffer, start, stop)
+    if parts and not any(part.key in found for part in parts):
+        raise RecordError(
+            "the record has none of the fields that features.json declares",
+            offset=start,
+            remedy="features.json and shards are not of the same dataset, or the record is damaged",
+        )
     starts: list[int] = []
     sizes: list[int] = []
     ends: list[array[int] | None] = []

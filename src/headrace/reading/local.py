@@ -1,7 +1,8 @@
 """Byte ranges of local files, by `pread` over a bounded set of open files.
 
 Safe to share between threads. A range that the file does not have raises: a caller never gets
-fewer bytes than asked for.
+fewer bytes than asked for. A file that is not the one that was indexed (`ByteRange.stamp`) raises
+too: a caller never gets bytes of another file that took its name.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ import os
 import resource
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from headrace.errors import DatasetError
 from headrace.spec import ByteRange
 
 __all__ = ["LocalFiles", "LocalFilesStatistics", "shared_files"]
+
+
+_Key = tuple[str, tuple[int, int] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class LocalFiles:
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             max_open = max(16, min(soft // 2, 4096))
         self._max_open = max_open
-        self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        self._handles: OrderedDict[_Key, _Handle] = OrderedDict()
         self._lock = threading.Lock()
         self._reads = self._bytes = self._opened = 0
 
@@ -58,7 +62,7 @@ class LocalFiles:
 
     def read(self, where: ByteRange) -> bytes:
         """The bytes of a range, all of them."""
-        with self._using(where.path) as fd:
+        with self._using(where.path, where.stamp) as fd:
             try:
                 data = os.pread(fd, where.length, where.offset)
             except OSError as error:
@@ -67,7 +71,9 @@ class LocalFiles:
         self._bytes += len(data)
         if len(data) < where.length:
             if data:  # a signal or a network file system may cut a read short: ask for the rest
-                rest = ByteRange(where.path, where.offset + len(data), where.length - len(data))
+                rest = replace(
+                    where, offset=where.offset + len(data), length=where.length - len(data)
+                )
                 return data + self.read(rest)
             raise DatasetError(
                 f"the file ends before byte {where.offset + where.length:,}",
@@ -85,24 +91,21 @@ class LocalFiles:
     def close(self) -> None:
         """Close all files that no thread is reading at this moment; further reads reopen."""
         with self._lock:
-            for path in [p for p, handle in self._handles.items() if not handle.users]:
-                os.close(self._handles.pop(path).fd)
+            for key in [k for k, handle in self._handles.items() if not handle.users]:
+                os.close(self._handles.pop(key).fd)
 
     @contextmanager
-    def _using(self, path: str) -> Iterator[int]:
+    def _using(self, path: str, stamp: tuple[int, int] | None) -> Iterator[int]:
         """An open descriptor that stays open for the duration."""
+        key = (path, stamp)
         with self._lock:
-            handle = self._handles.get(path)
+            handle = self._handles.get(key)
             if handle is None:
-                try:
-                    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                except OSError as error:
-                    raise _unreadable(path, error) from None
-                handle = self._handles[path] = _Handle(fd)
+                handle = self._handles[key] = _Handle(_open(path, stamp))
                 self._opened += 1
                 self._evict()
             else:
-                self._handles.move_to_end(path)
+                self._handles.move_to_end(key)
             handle.users += 1
         try:
             yield handle.fd
@@ -116,13 +119,30 @@ class LocalFiles:
         if surplus <= 0:
             return
         newest = next(reversed(self._handles))
-        idle = [p for p, h in self._handles.items() if not h.users and p != newest]
-        for path in idle[:surplus]:
-            os.close(self._handles.pop(path).fd)
+        idle = [k for k, h in self._handles.items() if not h.users and k != newest]
+        for key in idle[:surplus]:
+            os.close(self._handles.pop(key).fd)
 
-    def __del__(self) -> None:
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:  # `os` may be gone by then
         for handle in getattr(self, "_handles", {}).values():
-            os.close(handle.fd)
+            _close(handle.fd)
+
+
+def _open(path: str, stamp: tuple[int, int] | None) -> int:
+    """A descriptor of the file, which must still be the one that was indexed."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    found = os.fstat(fd)
+    if stamp is not None and stamp != (found.st_size, found.st_mtime_ns):
+        os.close(fd)
+        raise DatasetError(
+            "the file changed since it was indexed",
+            file=path,
+            remedy="Open the catalog again (it re-indexes what changed), or restore the file",
+        )
+    return fd
 
 
 def _unreadable(path: str, error: OSError) -> DatasetError:

@@ -1,0 +1,24 @@
+"""Synthetic RLDS datasets in the exact layout of TFDS, written without TensorFlow.
+
+`synthesize` writes the presets; `oxe29.datasets()` and `odd.datasets()` know every value of
+every episode; `write_dataset` writes episodes of your own; `read_tag` and `find_object` read
+pictures back.
+"""
+
+from headrace.testing.dataset import SyntheticDataset
+from headrace.testing.oxe29 import episode_values
+from headrace.testing.picture import find_object
+from headrace.testing.synth import Synthesized, synthesize
+from headrace.testing.tag import Tag, read_tag
+from headrace.testing.writer import write_dataset
+
+__all__ = [
+    "Synthesized",
+    "SyntheticDataset",
+    "Tag",
+    "episode_values",
+    "find_object",
+    "read_tag",
+    "synthesize",
+    "write_dataset",
+]

@@ -1,0 +1,86 @@
+"""Entry point: reads the command line, runs the command, turns errors into messages."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from headrace.errors import HeadraceError
+
+__all__ = ["entry", "main"]
+
+_COMMANDS = ("synth", "index", "inspect", "verify")
+_DESCRIPTION = """\
+headrace feeds GPUs with training data from mixtures of many robot-learning datasets.
+
+It reads RLDS datasets as TFDS wrote them, without TensorFlow. Start here:
+
+  headrace synth oxe                  29 small datasets to play with
+  headrace index oxe                  index every dataset below a folder, once
+  headrace inspect oxe                what is in them
+  headrace inspect oxe/bridge/0.1.0 --picture bridge.png
+  headrace verify oxe                 checksums and decoding
+"""
+_EPILOG = """\
+exit code: 0 all well, 1 something is wrong with the data, 2 the command could not be carried out,
+130 interrupted. Catalogs lie in <dataset>/.headrace, or below HEADRACE_CACHE (default: the user's
+cache folder) where the data cannot be written.
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="headrace",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for name in _COMMANDS:
+        module = import_module(f"headrace.cli.{name}")
+        sub = commands.add_parser(
+            name,
+            help=module.HELP,
+            description=module.DESCRIPTION,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(sub)
+        sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line; the exit code."""
+    parser = build_parser()
+    args = parser.parse_args(arguments)
+    if args.version:
+        from headrace import __version__
+
+        print(f"headrace {__version__}")
+        return 0
+    if args.command is None:
+        parser.print_help()
+        return 2
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except HeadraceError as error:
+        print(f"headrace {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"\nheadrace {args.command}: interrupted; what was finished is kept", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def entry() -> None:
+    """What the `headrace` script calls."""
+    sys.exit(main())

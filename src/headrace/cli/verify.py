@@ -1,0 +1,104 @@
+"""`headrace verify`: are the data what they were when they were written?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.catalog.verify import Verdict
+
+HELP = "check checksums and decoding; quarantine what is damaged"
+DESCRIPTION = """\
+Check every record's checksum and structure, and decode a sample of the images, or all of them.
+Damage is reported as dataset, file, offset, episode, frame. The exit code is 1 if there is any.
+"""
+_SHOWN = 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("path", metavar="PATH", nargs="+")
+    parser.add_argument(
+        "--decode",
+        choices=("none", "sample", "all"),
+        default="sample",
+        help="images to decode and values to read: none, some of every shard (default), or all",
+    )
+    parser.add_argument(
+        "--quarantine",
+        action="store_true",
+        help="leave damaged episodes out of the catalog from now on",
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Verify everything; 1 if anything is damaged or could not be verified."""
+    from headrace.catalog.pool import ShardPool
+    from headrace.catalog.progress import ProgressBar
+    from headrace.catalog.verify import quarantine, verify
+    from headrace.cli.output import plural, print_json
+    from headrace.errors import HeadraceError
+    from headrace.formats.rlds import find_datasets
+
+    folders = [folder for path in args.path for folder in find_datasets(path)]
+    verdicts: list[Verdict] = []
+    failures: list[HeadraceError] = []
+    with ShardPool(args.workers) as pool, ProgressBar("verifying") as progress:
+        for folder in folders:
+            try:
+                verdicts.append(verify(folder, decode=args.decode, pool=pool, progress=progress))
+            except HeadraceError as error:
+                failures.append(error)
+    if args.json:
+        print_json([_as_json(verdict) for verdict in verdicts])
+    else:
+        for verdict in verdicts:
+            _print(verdict)
+    for verdict in verdicts:
+        if args.quarantine and not verdict.ok:
+            count = quarantine(verdict)
+            if not args.json:
+                print(f"{verdict.name} {verdict.version}: {plural(count, 'episode')} quarantined")
+    for failure in failures:
+        print(f"headrace verify: {failure}", file=sys.stderr)
+    return 1 if failures or not all(verdict.ok for verdict in verdicts) else 0
+
+
+def _as_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": verdict.name,
+        "version": verdict.version,
+        "path": str(verdict.path),
+        "ok": verdict.ok,
+        "records": verdict.records,
+        "steps": verdict.steps,
+        "bytes": verdict.bytes,
+        "frames_decoded": verdict.frames_decoded,
+        "damaged_episodes": verdict.damaged,
+        "findings": [asdict(finding) for finding in verdict.findings],
+    }
+
+
+def _print(verdict: Verdict) -> None:
+    from headrace.cli.output import plural, readable_bytes
+
+    state = "ok" if verdict.ok else f"{plural(verdict.damaged, 'episode')} DAMAGED"
+    print(
+        f"{verdict.name} {verdict.version}: {state}; {plural(verdict.records, 'record')}, "
+        f"{readable_bytes(verdict.bytes)}, {plural(verdict.frames_decoded, 'image')} decoded"
+    )
+    for finding in verdict.findings[:_SHOWN]:
+        frame = "" if finding.frame is None else f", frame {finding.frame}"
+        field = "" if finding.field is None else f", {finding.field}"
+        note = "" if finding.damage else " (a note, not damage)"
+        print(
+            f"  {finding.file}, offset {finding.offset}, episode {finding.episode}{frame}{field}: "
+            f"{finding.problem}{note}"
+        )
+    if len(verdict.findings) > _SHOWN:
+        print(f"  and {len(verdict.findings) - _SHOWN} more (see --json)")

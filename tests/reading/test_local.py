@@ -1,0 +1,97 @@
+import os
+import threading
+
+import pytest
+
+from headrace.errors import DatasetError
+from headrace.reading.local import LocalFiles
+from headrace.spec import ByteRange
+
+
+def stamp(path):
+    stat = os.stat(path)
+    return stat.st_size, stat.st_mtime_ns
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(bytes(range(256)))
+    return str(path)
+
+
+def test_exactly_the_range_is_read(file):
+    files = LocalFiles()
+    assert files.read(ByteRange(file, 10, 5)) == bytes(range(10, 15))
+    assert files.read(ByteRange(file, 0, 0)) == b""
+    assert files.statistics().bytes == 5
+
+
+def test_a_range_past_the_end_raises_and_never_gives_fewer_bytes(file):
+    with pytest.raises(DatasetError, match="ends before byte 260") as caught:
+        LocalFiles().read(ByteRange(file, 250, 10))
+    assert caught.value.file == file
+
+
+def test_a_file_that_is_gone_says_so(tmp_path):
+    with pytest.raises(DatasetError, match="No such file") as caught:
+        LocalFiles().read(ByteRange(str(tmp_path / "none"), 0, 1))
+    assert caught.value.remedy
+
+
+def test_a_file_that_took_the_name_of_the_indexed_one_is_refused(file, tmp_path):
+    files = LocalFiles()
+    old = stamp(file)
+    assert files.read(ByteRange(file, 0, 2, old)) == b"\0\1"
+    other = tmp_path / "b.bin"
+    other.write_bytes(b"other")
+    os.utime(other, ns=(1, 1))
+    os.replace(other, file)
+    # Whoever indexed the old file goes on reading it: it is still open.
+    assert files.read(ByteRange(file, 0, 2, old)) == b"\0\1"
+    assert files.read(ByteRange(file, 0, 2, stamp(file))) == b"ot"
+    with pytest.raises(DatasetError, match="changed since it was indexed"):
+        LocalFiles().read(ByteRange(file, 0, 2, old))
+
+
+def test_no_more_files_stay_open_than_allowed(tmp_path):
+    files = LocalFiles(max_open=3)
+    paths = [tmp_path / f"{i}" for i in range(10)]
+    for i, path in enumerate(paths):
+        path.write_bytes(bytes([i]) * 4)
+    before = len(os.listdir("/proc/self/fd"))
+    for i, path in enumerate(paths * 2):
+        assert files.read(ByteRange(str(path), 1, 2)) == bytes([i % 10]) * 2
+    assert files.statistics().open_files == 3
+    assert len(os.listdir("/proc/self/fd")) == before + 3
+    files.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert "0/3 open" in repr(files)
+
+
+def test_files_in_use_by_other_threads_are_not_closed_under_them(tmp_path):
+    files = LocalFiles(max_open=2)
+    for i in range(8):
+        (tmp_path / f"{i}").write_bytes(bytes([i]) * 1000)
+    wrong = []
+
+    def read(first):
+        for round_ in range(300):
+            i = (first + round_) % 8
+            if files.read(ByteRange(str(tmp_path / f"{i}"), 10, 100)) != bytes([i]) * 100:
+                wrong.append(i)
+
+    threads = [threading.Thread(target=read, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_collected_set_of_files_leaves_none_open(file):
+    before = len(os.listdir("/proc/self/fd"))
+    files = LocalFiles()
+    files.read(ByteRange(file, 0, 1))
+    del files
+    assert len(os.listdir("/proc/self/fd")) == before
