@@ -108,7 +108,9 @@ def test_tfds_decodes_lossless_images_to_the_same_pixels(tfds, dataset, root, re
 def test_features_json_is_what_tfds_writes_for_the_same_features(
     tfds, dataset, root, request, tmp_path
 ):
-    to_tfds(tfds, dataset.features).save_config(tmp_path)
+    theirs = to_tfds(tfds, dataset.features)
+    theirs.save_config(tmp_path)
+    assert f.to_json(dataset.features, "typed") == theirs.to_json()
     expected = json.loads((tmp_path / "features.json").read_text())
     assert f.to_json(dataset.features) == expected
     folder = request.getfixturevalue(root) / dataset.dir / dataset.version
@@ -188,7 +190,7 @@ def test_dataset_info_and_file_names_are_those_of_a_dataset_that_tfds_wrote(tfds
             made = to_tfds(tfds, features)
             return tfds.core.DatasetInfo(builder=self, features=made, disable_shuffling=True)
 
-        def _split_generators(self, manager):  # noqa: ARG002
+        def _split_generators(self, manager):
             return {"val": self._generate_examples(1), "train": self._generate_examples(5)}
 
         def _generate_examples(self, count):

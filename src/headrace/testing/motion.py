@@ -19,7 +19,7 @@ import numpy.typing as npt
 __all__ = ["HIGH", "LOW", "displacements", "draw_path", "waypoints"]
 
 # The box the object stays in: below the label, above the tag, inside the edges.
-LOW = np.array([0.12, 0.34, 0.0])
+LOW = np.array([0.12, 0.4, 0.0])
 HIGH = np.array([0.88, 0.80, 0.3])
 _LEAST_MOVE = 0.25  # between waypoints, so that every episode visibly moves
 _STEPS_PER_MOVE = 22  # a reach or a lift takes about this long in the real datasets

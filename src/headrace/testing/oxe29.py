@@ -83,6 +83,7 @@ class OxeDataset:
         words = seeded(seed, self.name, episode, 7)
         steps = self.steps(seed, episode, max_steps)
         maker = EpisodeMaker(
+            features=self.features,
             name=self.name,
             number=self.number,
             seed=seed,
@@ -93,7 +94,7 @@ class OxeDataset:
             action=self.known.action,
             codes=self.known.language if self.known.language_codes else None,
         )
-        return maker.make(self.features)
+        return maker.make()
 
 
 @cache

@@ -138,7 +138,7 @@ def _draw_label(image: _Pixels, view: View, episode: int) -> tuple[int, tuple[in
     height, width = image.shape[:2]
     white = (245, 245, 240)
     lines = [f"{view.dataset}   ep {episode}"] if width >= 200 else [view.dataset, f"ep {episode}"]
-    scale = float(np.clip(height / 620, 0.34, 0.8))
+    scale = float(np.clip(height / 620, 0.3, 0.8))
     room = width - (4 if len(lines) == 2 else 4 + round(160 * scale))
     wide = max(cv2.getTextSize(line, _FONT, scale, 1)[0][0] for line in lines)
     scale *= min(1.0, room / wide)

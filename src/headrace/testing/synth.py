@@ -14,7 +14,7 @@ import difflib
 import json
 import os
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
@@ -53,7 +53,7 @@ class _Writing:
     folder: Path
     missing: int
     close: Callable[[], None]
-    shards: dict[str, dict[int, ShardResult]] = field(default_factory=dict)
+    shards: dict[str, dict[int, ShardResult]]
 
 
 def synthesize(
@@ -90,7 +90,8 @@ def synthesize(
             stage = open_datasets.enter_context(contextlib.ExitStack())
             folder = stage.enter_context(staged(targets[name]))
             own = plan_shards(preset, dataset, folder, episodes, seed, _max_steps)
-            writing[name] = _Writing(dataset, targets[name], folder, len(own), stage.close)
+            shards: dict[str, dict[int, ShardResult]] = {job.split: {} for job in own}
+            writing[name] = _Writing(dataset, targets[name], folder, len(own), stage.close, shards)
             jobs += own
         # Largest first, so that the workers finish together.
         jobs.sort(key=lambda job: job.pixels, reverse=True)
@@ -107,7 +108,7 @@ def synthesize(
         with contextlib.closing(run_jobs(jobs, count, progress)) as results:
             for job, result in results:
                 under_way = writing[job.dataset]
-                under_way.shards.setdefault(job.split, {})[job.shard] = result
+                under_way.shards[job.split][job.shard] = result
                 under_way.missing -= 1
                 if not under_way.missing:
                     made[job.dataset] = _finish(under_way, preset, seed)

@@ -8,7 +8,8 @@ smoothly. Every field draws from random numbers of its own, so adding one change
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,7 @@ _CODES = 512  # places for the code points of an instruction
 class EpisodeMaker:
     """Fills the features of one episode."""
 
+    features: f.FeaturesDict
     name: str  #: of the dataset, on the label and in the random numbers
     number: int  #: of the dataset, in the tag
     seed: int
@@ -43,14 +45,15 @@ class EpisodeMaker:
     state: str | None = None  #: step key of the field that holds the object's place
     action: str | None = None  #: step key of the field that holds its displacement
     codes: str | None = None  #: step key of an instruction given as code points
-    cameras: dict[str, int] = field(default_factory=dict)
 
-    def make(self, features: f.FeaturesDict) -> Values:
+    def make(self) -> Values:
         """The values of an episode, column by column."""
-        numbers = {key: number for number, (key, _) in enumerate(image_features(features))}
-        self.cameras.update(numbers)
-        values: Values = self._fill(features, "", 1, None)
+        values: Values = self._fill(self.features, "", 1, None)
         return values
+
+    @cached_property
+    def _cameras(self) -> dict[str, int]:
+        return {key: number for number, (key, _) in enumerate(image_features(self.features))}
 
     def _fill(
         self, feature: f.Feature, key: str, count: int, levels: list[list[int]] | None
@@ -84,7 +87,8 @@ class EpisodeMaker:
             case f.Text() | f.Tensor(_, "string"):
                 return self._texts(key, count)
             case f.Tensor((int(height), int(width)), "float32") if "depth" in key:
-                view = View(self.name, self.number, 0, key, height, width)
+                camera = zlib.crc32(key.encode()) % 16  # not a camera of the schema, but its own
+                view = View(self.name, self.number, camera, key, height, width)
                 scene = DepthScene(view, self.seed, self.episode, "float32")
                 return np.stack([scene.frame(t, place) for t, place in enumerate(self.path)])
             case f.Scalar(dtype):
@@ -96,7 +100,7 @@ class EpisodeMaker:
     def _images(self, feature: f.Image, key: str) -> list[bytes]:
         height, width, channels = (int(size or 0) for size in feature.shape)
         name = key.rpartition("/")[2]
-        view = View(self.name, self.number, self.cameras[key], name, height, width, channels)
+        view = View(self.name, self.number, self._cameras[key], name, height, width, channels)
         if feature.dtype != "uint8":
             depth = DepthScene(view, self.seed, self.episode, feature.dtype)
             frames = (depth.frame(t, place) for t, place in enumerate(self.path))

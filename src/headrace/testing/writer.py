@@ -112,7 +112,7 @@ def write_metadata(
                 "numBytes": str(sum(shard.bytes for shard in shards)),
                 "shardLengths": [str(shard.records) for shard in shards],
             }
-            for split, shards in sorted(splits.items())
+            for split, shards in splits.items()
         ],
         "version": version,
     }

@@ -1,0 +1,111 @@
+"""Records, shards and folders."""
+
+import io
+import os
+import struct
+
+import crc32c
+import pytest
+
+from headrace.errors import DatasetError
+from headrace.testing import features as f
+from headrace.testing import write_dataset
+from headrace.testing.writer import masked_crc, staged, write_record, write_shard
+
+FEATURES = f.FeaturesDict({"steps": f.Steps(f.FeaturesDict({"x": f.Scalar("int64")}))})
+EPISODE = {"steps": {"x": [1, 2, 3]}}
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_record_is_framed_by_its_length_and_two_masked_checksums():
+    file = io.BytesIO()
+    assert write_record(file, [b"hea", b"", b"drace"]) == 8
+    data = file.getvalue()
+    length, crc = struct.unpack("<QI", data[:12])
+    assert length == 8
+    assert crc == masked_crc(crc32c.crc32c(data[:8]))
+    assert data[12:20] == b"headrace"
+    assert struct.unpack("<I", data[20:]) == (masked_crc(crc32c.crc32c(b"headrace")),)
+
+
+def test_the_mask_is_the_published_one():
+    # CRC-32C of "123456789" is 0xE3069283; rotated right by 15 and offset.
+    crc = crc32c.crc32c(b"123456789")
+    assert crc == 0xE3069283
+    assert masked_crc(crc) == (((crc >> 15) | (crc << 17)) % 2**32 + 0xA282EAD8) % 2**32
+
+
+def test_episodes_are_taken_one_at_a_time(tmp_path):
+    alive = 0
+
+    def stream():
+        nonlocal alive
+        for _ in range(5):
+            alive += 1
+            yield EPISODE
+            assert alive == 1
+            alive -= 1
+
+    report = write_shard(tmp_path / "shard", FEATURES, stream())
+    assert report.records == 5
+    assert (tmp_path / "shard").stat().st_size == report.bytes + 5 * 16
+
+
+def test_a_failed_dataset_leaves_nothing_behind(tmp_path):
+    def broken():
+        yield EPISODE
+        raise RuntimeError("no more episodes")
+
+    target = tmp_path / "mine" / "1.0.0"
+    with pytest.raises(RuntimeError):
+        write_dataset(target, FEATURES, {"train": [broken()]})
+    assert not target.parent.exists()
+
+
+def test_a_failed_rewrite_keeps_the_old_dataset(tmp_path):
+    target = tmp_path / "mine" / "1.0.0"
+    write_dataset(target, FEATURES, {"train": [[EPISODE]]})
+    before = {path.name: path.read_bytes() for path in target.iterdir()}
+    with pytest.raises(KeyError):
+        write_dataset(target, FEATURES, {"train": [[EPISODE, {}["missing"]]]})
+    with pytest.raises(AttributeError):
+        write_dataset(target, FEATURES, {"train": [[EPISODE, {"steps": None}["steps"].nothing]]})
+    assert {path.name: path.read_bytes() for path in target.iterdir()} == before
+    assert names(target.parent) == ["1.0.0"]
+
+
+def test_a_dataset_appears_only_when_its_metadata_is_complete(tmp_path):
+    target = tmp_path / "mine" / "1.0.0"
+    with staged(target) as folder:
+        (folder / "shard").write_bytes(b"...")
+        assert not target.exists()
+        assert folder.name.startswith(".1.0.0.incomplete-")
+    assert names(target) == ["shard"]
+    assert names(target.parent) == ["1.0.0"]
+
+
+def test_what_a_killed_run_left_is_swept_away_and_a_living_ones_is_not(tmp_path):
+    target = tmp_path / "mine" / "1.0.0"
+    with staged(target) as living:
+        dead = living.with_name(living.name.replace(f"-{os.getpid()}-", "-99999999-"))
+        dead.mkdir()
+        with staged(target.with_name("2.0.0")):
+            assert dead.exists()  # of another version
+        with staged(target):
+            assert not dead.exists()
+            assert living.exists()
+
+
+def test_a_full_disk_is_named(tmp_path):
+    (tmp_path / "shard").symlink_to("/dev/full")
+    with pytest.raises(DatasetError, match=r"the disk is full \[file .*shard\]\. Free some space"):
+        write_shard(tmp_path / "shard", FEATURES, [EPISODE])
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "mine").write_text("a file in the way")
+    with pytest.raises(DatasetError, match=r"cannot write: .* \[file .*mine/1\.0\.0\]"):
+        write_dataset(tmp_path / "mine" / "1.0.0", FEATURES, {"train": [[EPISODE]]})
