@@ -131,9 +131,7 @@ def _to_tfds(feature):
         case f.Text():
             return tfds.features.Text()
         case f.Image(shape, dtype, encoding):
-            return tfds.features.Image(
-                shape=shape, dtype=_dtype(dtype), encoding_format=encoding
-            )
+            return tfds.features.Image(shape=shape, dtype=_dtype(dtype), encoding_format=encoding)
         case f.Scalar(dtype):
             return tfds.features.Scalar(dtype=_dtype(dtype))
         case f.Tensor(shape, dtype, encoding):

@@ -82,7 +82,8 @@ def test_every_picture_says_where_it_is_from_and_shows_the_object(case):
 def test_the_sum_of_actions_is_the_displacement_in_the_pictures(case):
     dataset, values = case
     if not dataset.known.action:
-        pytest.skip("the action is a sentence")
+        assert all(isinstance(action, str) for action in values["steps"]["action"])
+        return
     actions = np.asarray(lookup(values["steps"], dataset.known.action))
     feature = dataset.cameras[dataset.known.camera]
     pictures = lookup(values["steps"], dataset.known.camera)

@@ -108,7 +108,7 @@ class _Build:
             old is not None
             and old.metadata_hash == dataset.metadata_hash
             and LEVELS.index(old.level) >= LEVELS.index(level)
-            and (folder / old.table).exists()
+            and _opens(folder / old.table)
         ):
             self.old, self.level = old, old.level
 
@@ -253,6 +253,15 @@ class _Build:
                 yield from (entry for entry in old if entry.file == shard.file.file)
             elif shard.found is not None:
                 yield from shard.found.damage
+
+
+def _opens(table: Path) -> bool:
+    """Whether a table can be read at all."""
+    try:
+        EpisodeTable(table)
+    except (OSError, ValueError):  # pyarrow's own errors are ValueErrors
+        return False
+    return True
 
 
 def _some(names: list[str]) -> str:

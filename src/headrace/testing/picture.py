@@ -149,7 +149,8 @@ def _draw_label(image: _Pixels, view: View, episode: int) -> tuple[int, tuple[in
         cv2.putText(image, line, (3, i * pitch - round(8 * scale)), _FONT, scale, white, 1, 16)
     end = 3 + cv2.getTextSize(lines[-1], _FONT, scale, 1)[0][0]
     camera = cv2.getTextSize(view.name, _FONT, scale * 0.8, 1)[0][0]
-    if width - camera - 4 > end + 190 * scale:
+    taken = wide * min(1.0, room / wide) if len(lines) == 2 else end + 180 * scale
+    if width - camera - 4 > taken + 10 * scale:
         at = (width - camera - 4, pitch - round(8 * scale))
         cv2.putText(image, view.name, at, _FONT, scale * 0.8, (190, 190, 185), 1, 16)
     return len(band), (end + round(20 * scale), pitch * len(lines) - round(8 * scale)), scale
