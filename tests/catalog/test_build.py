@@ -152,16 +152,17 @@ def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
 if point == "before the second part":
     write, calls = scan.write_table, []
-    scan.write_table = lambda *a: (calls.append(1), die() if len(calls) == 2 else write(*a))
+    scan.write_table = lambda *a, **k: (
+        calls.append(1), die() if len(calls) == 2 else write(*a, **k))
 elif point == "inside the second part":
     write, calls = scan.write_table, []
-    def torn(path, schema, batches):
+    def torn(path, schema, batches, **k):
         calls.append(1)
         def cut():
             for batch in batches:
                 yield batch
                 die()
-        write(path, schema, cut() if len(calls) == 2 else batches)
+        write(path, schema, cut() if len(calls) == 2 else batches, **k)
     scan.write_table = torn
 elif point == "before the table":
     build.write_table = die
@@ -367,7 +368,7 @@ from headrace.catalog.scan import ScanJob, scan_shard
 from headrace.formats.features import read_features
 folder, file, episodes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 job = ScanJob(folder, file, episodes, "frames", False, folder + "/out.arrow", "s")
-result = scan_shard(job, read_features(Path(folder) / "features.json"), lambda b, s: None)
+result = scan_shard(job, read_features(Path(folder) / "features.json"), lambda b, s: None, mapped=True)
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(json.dumps([result.steps, int(status["VmHWM"].split()[0]) / 1024]))
 """

@@ -62,12 +62,14 @@ class CheckResult:
     findings: list[Finding] = field(default_factory=list)
 
 
-def check_shard(job: CheckJob, schema: Schema, report: Callable[[int, int], None]) -> CheckResult:
+def check_shard(
+    job: CheckJob, schema: Schema, report: Callable[[int, int], None], *, mapped: bool
+) -> CheckResult:
     """Check a shard from front to back."""
     result = CheckResult()
     path = Path(job.folder, job.file)
     try:
-        with open_shard(path) as shard:
+        with open_shard(path, mapped=mapped) as shard:
             for _ in _check(job, schema, shard, result):
                 report(result.bytes, result.steps)
     except FileNotFoundError:

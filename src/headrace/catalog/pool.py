@@ -80,7 +80,7 @@ class ShardPool:
 
         if total <= IN_PROCESS_BYTES:
             return [
-                perform(task.kind, task.job, partial(report, number))
+                perform(task.kind, task.job, partial(report, number), mapped=False)
                 for number, task in enumerate(tasks)
             ]
         try:

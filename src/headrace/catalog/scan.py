@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import pyarrow as pa
+from crc32c import crc32c
 
 from headrace.catalog.manifest import Damage
 from headrace.catalog.shard_bytes import ShardBytes, open_shard
@@ -48,7 +49,7 @@ def read_note(out: Path, stamp: str) -> ScanResult | None:
     """The result of an earlier scan of the same bytes, if it was finished."""
     try:
         note = json.loads(out.with_suffix(".json").read_bytes())
-        if note["stamp"] != stamp or not out.exists():
+        if note["stamp"] != stamp or note["crc"] != crc32c(out.read_bytes()):
             return None
         return ScanResult(note["steps"], [Damage(*row) for row in note["damage"]])
     except (OSError, ValueError, KeyError, TypeError):
@@ -56,26 +57,34 @@ def read_note(out: Path, stamp: str) -> ScanResult | None:
 
 
 def _write_note(out: Path, stamp: str, result: ScanResult) -> None:
-    damage = [astuple(entry) for entry in result.damage]
+    content = {
+        "stamp": stamp,
+        "crc": crc32c(out.read_bytes()),  # parts are not synced: a power cut may leave half of one
+        "steps": result.steps,
+        "damage": [astuple(entry) for entry in result.damage],
+    }
     note = out.with_suffix(".json")
     aside = note.with_name(f"{note.name}.tmp-{os.getpid()}")
-    aside.write_text(json.dumps({"stamp": stamp, "steps": result.steps, "damage": damage}))
+    aside.write_text(json.dumps(content))
     aside.replace(note)
 
 
-def scan_shard(job: ScanJob, schema: Schema, report: Callable[[int, int], None]) -> ScanResult:
+def scan_shard(
+    job: ScanJob, schema: Schema, report: Callable[[int, int], None], *, mapped: bool
+) -> ScanResult:
     """Index a shard and write its rows. `report(bytes, steps)` is called now and then."""
     parts = plan(schema)
     path = Path(job.folder, job.file)
     scan = _Scan(job, parts, report)
     columns = table_schema(parts, job.level)
     try:
-        with open_shard(path) as shard:
-            write_table(Path(job.out), columns, scan.batches(shard))
+        with open_shard(path, mapped=mapped) as shard:
+            write_table(Path(job.out), columns, scan.batches(shard), durable=False)
     except FileNotFoundError:
         if job.episodes and not job.quarantine:
             raise DatasetError("the shard has vanished", file=str(path)) from None
-        write_table(Path(job.out), columns, scan.lost_batches(0, "the shard is missing"))
+        lost = scan.lost_batches(0, "the shard is missing")
+        write_table(Path(job.out), columns, lost, durable=False)
     result = ScanResult(scan.steps, scan.damage)
     _write_note(Path(job.out), job.stamp, result)  # last: a scan counts once its note is there
     return result

@@ -12,7 +12,6 @@ from headrace.errors import DatasetError
 
 __all__ = ["ShardBytes", "open_shard"]
 
-_READ_WHOLE = 32 << 20  # smaller shards are read, not mapped: safe if they shrink meanwhile
 _RELEASE = 64 << 20  # mapped pages are given back every so many bytes, so memory stays flat
 
 
@@ -38,8 +37,12 @@ class ShardBytes:
 
 
 @contextmanager
-def open_shard(path: Path) -> Iterator[ShardBytes]:
-    """Open a shard for one pass."""
+def open_shard(path: Path, *, mapped: bool) -> Iterator[ShardBytes]:
+    """Open a shard for one pass.
+
+    Mapped, pages that the pass skips are never touched; but a file that shrinks meanwhile kills
+    the process. So worker processes map, and whoever works in the caller's process does not.
+    """
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -52,7 +55,7 @@ def open_shard(path: Path) -> Iterator[ShardBytes]:
         ) from None
     with file:
         size = os.fstat(file.fileno()).st_size
-        if size <= _READ_WHOLE:
+        if not mapped or size == 0:
             try:
                 data = file.read()
             except OSError as error:
@@ -61,5 +64,5 @@ def open_shard(path: Path) -> Iterator[ShardBytes]:
                 ) from None
             yield ShardBytes(data, len(data))
         else:
-            with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped:
-                yield ShardBytes(mapped, size)
+            with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as pages:
+                yield ShardBytes(pages, size)

@@ -117,7 +117,9 @@ class RowBuffer:
         return batch
 
 
-def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+def write_table(
+    path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, durable: bool = True
+) -> None:
     """Write batches to an Arrow IPC file, gathered into larger ones; aside, synced, renamed."""
     aside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
     try:
@@ -127,7 +129,8 @@ def write_table(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
                     for batch in table.to_batches():
                         writer.write_batch(batch)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         aside.replace(path)
     except BaseException:
         aside.unlink(missing_ok=True)

@@ -22,15 +22,17 @@ def _schema(folder: str, changed_ns: int) -> Schema:  # noqa: ARG001
     return read_features(Path(folder) / FEATURES_FILE)
 
 
-def perform(kind: str, job: dict[str, Any], report: Callable[[int, int], None]) -> dict[str, Any]:
-    """Perform a task; `report(bytes, steps)` hears of its progress."""
+def perform(
+    kind: str, job: dict[str, Any], report: Callable[[int, int], None], *, mapped: bool
+) -> dict[str, Any]:
+    """Perform a task; `report(bytes, steps)` hears of its progress; `mapped` see `open_shard`."""
     features = Path(job["folder"]) / FEATURES_FILE
     try:
         schema = _schema(job["folder"], features.stat().st_mtime_ns)
         if kind == "scan":
-            return asdict(scan_shard(ScanJob(**job), schema, report))
+            return asdict(scan_shard(ScanJob(**job), schema, report, mapped=mapped))
         if kind == "check":
-            return asdict(check_shard(CheckJob(**job), schema, report))
+            return asdict(check_shard(CheckJob(**job), schema, report, mapped=mapped))
     except OSError as error:
         raise cannot_write(error, str(job.get("out", job["folder"]))) from None
     except HeadraceError as error:

@@ -31,7 +31,7 @@ def _work(kind: str, job: dict[str, Any]) -> None:
             _say({"bytes": done_bytes, "steps": steps})
 
     try:
-        _say({"result": perform(kind, job, report)})
+        _say({"result": perform(kind, job, report, mapped=True)})
     except HeadraceError as error:
         _say({"error": error.to_dict()})
 

@@ -1,0 +1,333 @@
+"""What an index costs and what it gives: `python benchmarks/index.py`, everything in one run.
+
+Generates the 29 datasets of the reference mixture in a temporary folder, enlarges them by repeating
+their records (so that shards have as many episodes as real ones), and prints frames a second,
+scaling over processes, peak memory, catalog size, time to open, and the time of one random frame
+against TFDS reading its whole episode. Data are in the page cache throughout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import headrace as hr
+from headrace.catalog.pool import ShardPool, allowed_cpus
+from headrace.catalog.progress import Quiet
+from headrace.catalog.scan import ScanJob, scan_shard
+from headrace.formats.rlds import read_dataset
+from headrace.testing import synthesize
+
+REPEATS = 5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--episodes", type=int, default=8, help="episodes a dataset")
+    parser.add_argument("--times", type=int, default=4, help="how often records are repeated")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures here")
+    parser.add_argument("--keep", metavar="DIR", help="put the data here and keep them")
+    args = parser.parse_args()
+    root = Path(args.keep or tempfile.mkdtemp(prefix="headrace-bench-"))
+    try:
+        figures = run(root, args.episodes, args.times)
+    finally:
+        if not args.keep:
+            shutil.rmtree(root, ignore_errors=True)
+    if args.json:
+        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def run(root: Path, episodes: int, times: int) -> dict[str, Any]:
+    figures: dict[str, Any] = {"machine": machine()}
+    say("machine", figures["machine"])
+    small, large = root / "small", root / "large"
+    if not small.exists():
+        synthesize(small, episodes=episodes)
+    datasets = [enlarge(folder, large, times) for folder in hr.find_datasets(small)]
+
+    figures["scan"] = scan_speed(datasets, root / "scan.arrow")
+    figures["processes"] = scaling(datasets)
+    figures["memory"] = memory(small, large)
+    figures["size"] = size(small, large)
+    figures["open"] = opening(root, small)
+    figures["frame"] = one_frame(large)
+    return figures
+
+
+def machine() -> str:
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{allowed_cpus()} cores of {cpu}, {gib:.0f} GiB, Python {platform.python_version()}"
+
+
+def say(what: str, figure: str) -> None:
+    print(f"{what:<34} {figure}", flush=True)
+
+
+def spread(samples: list[float]) -> str:
+    return f"({min(samples):,.0f} to {max(samples):,.0f} in {len(samples)} runs)"
+
+
+def enlarge(folder: Path, to: Path, times: int, shards: int = 2) -> Path:
+    """A copy of a dataset whose records are repeated `times` times, in `shards` shards a split."""
+    target = to / folder.relative_to(folder.parents[1])
+    if target.exists():
+        return target
+    target.mkdir(parents=True)
+    dataset = read_dataset(folder)
+    info = json.loads((folder / "dataset_info.json").read_text())
+    for split in info["splits"]:
+        files = [shard for shard in dataset.shards if shard.split == split["name"]]
+        episodes = sum(shard.episodes for shard in files)
+        split["shardLengths"] = [str(episodes * times)] * shards
+        for number in range(shards):
+            name = f"{dataset.name}-{split['name']}.tfrecord-{number:05d}-of-{shards:05d}"
+            with (target / name).open("wb") as out:
+                for _ in range(times):
+                    for shard in files:
+                        out.write((folder / shard.file).read_bytes())
+    (target / "dataset_info.json").write_text(json.dumps(info))
+    shutil.copy(folder / "features.json", target)
+    return target
+
+
+def scan_speed(folders: list[Path], out: Path) -> dict[str, Any]:
+    """Frames a second of one core, over all datasets and shards."""
+    datasets = [read_dataset(folder) for folder in folders]
+    for dataset in datasets:
+        assert dataset.schema
+    rates, step_rates = [], []
+    for _ in range(REPEATS):
+        steps = frames = 0
+        started = time.process_time()
+        for dataset in datasets:
+            for shard in dataset.shards:
+                job = ScanJob(
+                    str(dataset.path), shard.file, shard.episodes, "frames", False, str(out), ""
+                )
+                result = scan_shard(job, dataset.schema, lambda b, s: None, mapped=True)
+                steps += result.steps
+                frames += result.steps * len(dataset.schema.cameras)
+        seconds = time.process_time() - started
+        rates.append(frames / seconds)
+        step_rates.append(steps / seconds)
+    rate, step_rate = statistics.median(rates), statistics.median(step_rates)
+    say("frames/s, one core", f"{rate:,.0f} {spread(rates)}; target 200,000")
+    say("  in steps/s (all cameras of each)", f"{step_rate:,.0f} {spread(step_rates)}")
+    say("  over", f"{frames:,} frames, {steps:,} steps, {len(datasets)} datasets")
+    return {"frames_per_s": rates, "steps_per_s": step_rates, "frames": frames, "steps": steps}
+
+
+def forget(root: Path) -> None:
+    """Remove all catalogs below a folder."""
+    for folder in hr.find_datasets(root):
+        shutil.rmtree(folder / ".headrace", ignore_errors=True)
+
+
+def scaling(folders: list[Path]) -> dict[str, Any]:
+    """Whole builds (scan, merge, sync) over numbers of worker processes."""
+    rates: dict[int, list[float]] = {}
+    counts = sorted({1, 2, allowed_cpus()} & set(range(1, allowed_cpus() + 1)))
+    for _ in range(3):
+        for workers in counts:
+            for folder in folders:
+                shutil.rmtree(folder / ".headrace", ignore_errors=True)
+            with ShardPool(workers) as pool:
+                hr.Catalog.open(folders[0], pool=pool, progress=Quiet())  # the workers start here
+                frames = 0
+                started = time.perf_counter()
+                for folder in folders[1:]:
+                    catalog = hr.Catalog.open(folder, pool=pool, progress=Quiet())
+                    frames += int(catalog.steps.sum()) * len(catalog.schema.cameras)
+                rates.setdefault(workers, []).append(frames / (time.perf_counter() - started))
+    one = statistics.median(rates[1])
+    for workers, samples in rates.items():
+        middle = statistics.median(samples)
+        say(
+            f"build with {workers} process{'es' if workers > 1 else ''}",
+            f"{middle:,.0f} frames/s {spread(samples)}, {middle / one:.2f} x one",
+        )
+    return {str(workers): samples for workers, samples in rates.items()}
+
+
+def memory(small: Path, large: Path) -> dict[str, Any]:
+    """Peak resident memory of the largest process of `headrace index`, small data and large."""
+    code = (
+        "import json, resource, sys; from headrace.cli.main import main\n"
+        "code = main(['index', '--json', sys.argv[1]])\n"
+        "peak = [resource.getrusage(who).ru_maxrss / 1024 for who in\n"
+        "        (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]\n"
+        "print(json.dumps(peak), file=sys.stderr); sys.exit(code)\n"
+    )
+    found = {}
+    for name, root in (("small", small), ("large", large)):
+        forget(root)
+        out = subprocess.run(
+            [sys.executable, "-c", code, str(root)], capture_output=True, text=True, check=True
+        )
+        parent, child = json.loads(out.stderr.splitlines()[-1])
+        data = sum(row["data_bytes"] for row in json.loads(out.stdout)["datasets"])
+        found[name] = {"parent_mb": parent, "worker_mb": child, "data_mb": data / 1e6}
+        say(
+            f"peak memory, {data / 1e9:.1f} GB of data",
+            f"{parent:.0f} MB parent, {child:.0f} MB largest worker; target 200, flat",
+        )
+    return found
+
+
+def size(small: Path, large: Path) -> dict[str, Any]:
+    """Bytes of catalog a frame and camera: of all, and what one more frame adds."""
+
+    def total(root: Path) -> tuple[int, int]:
+        catalogs = [hr.Catalog.open(folder) for folder in hr.find_datasets(root)]
+        frames = sum(int(c.steps.sum()) * len(c.schema.cameras) for c in catalogs)
+        return sum(c.nbytes for c in catalogs), frames
+
+    (few_bytes, few), (many_bytes, many) = total(small), total(large)
+    marginal = (many_bytes - few_bytes) / (many - few)
+    say("catalog bytes a frame and camera", f"{marginal:.2f} each further frame; target 4, <= 8")
+    say("  with all fixed parts", f"{many_bytes / many:.2f} over {many:,} frames")
+    return {"marginal": marginal, "overall": many_bytes / many, "frames": many}
+
+
+def opening(root: Path, small: Path) -> dict[str, Any]:
+    """Opening all catalogs of a mixture, in a process that has not opened them before."""
+    many = root / "many"
+    if not many.exists():
+        for copy in range(10):
+            for folder in hr.find_datasets(small):
+                target = many / str(copy) / folder.relative_to(small)
+                shutil.copytree(
+                    folder,
+                    target,
+                    copy_function=os.link,
+                    ignore=shutil.ignore_patterns(".headrace"),
+                )
+    folders = [str(folder) for folder in hr.find_datasets(many)]
+    for folder in folders:
+        hr.Catalog.open(folder)
+    code = (
+        "import json, sys, time; import headrace as hr\n"
+        "folders = json.load(sys.stdin); started = time.perf_counter()\n"
+        "catalogs = [hr.Catalog.open(folder) for folder in folders]\n"
+        "opened = time.perf_counter()\n"
+        "steps = sum(int(c.steps.sum()) for c in catalogs)\n"
+        "print(json.dumps([opened - started, time.perf_counter() - started, steps]))\n"
+    )
+    found: dict[str, Any] = {}
+    for count, target in ((29, 50), (290, 300)):
+        samples = []
+        for _ in range(REPEATS):
+            out = subprocess.run(
+                [sys.executable, "-c", code],
+                input=json.dumps(folders[:count]),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            samples.append([1000 * seconds for seconds in json.loads(out.stdout)[:2]])
+        opened = [sample[0] for sample in samples]
+        used = statistics.median(sample[1] for sample in samples)
+        say(
+            f"open {count} catalogs",
+            f"{statistics.median(opened):.0f} ms {spread(opened)}, {used:.0f} ms with the lengths "
+            f"of all episodes; target {target} ms",
+        )
+        found[str(count)] = {"open_ms": opened, "open_and_steps_ms": used}
+    return found
+
+
+def timed(call: Callable[[int, int], object], draws: list[tuple[int, int]]) -> list[float]:
+    """Milliseconds of each call."""
+    samples = []
+    for episode, t in draws:
+        started = time.perf_counter()
+        call(episode, t)
+        samples.append(1000 * (time.perf_counter() - started))
+    return samples
+
+
+def one_frame(large: Path) -> dict[str, Any]:
+    """One random frame by its byte range, against TFDS reading the episode it is in."""
+    folder = large / "bridge" / "0.1.0"
+    catalog = hr.Catalog.open(folder)
+    numbers = catalog.episodes("train").tolist()
+    rng = random.Random(0)
+    draws = [(e, rng.randrange(int(catalog.steps[e]))) for e in rng.choices(numbers, k=300)]
+    ours = timed(lambda e, t: catalog.encoded(e, t), draws)
+    decoded = timed(lambda e, t: catalog.frame(e, t), draws)
+    say("one random frame, encoded", f"{statistics.median(ours) * 1000:.0f} us")
+    say("one random frame, decoded 480x640", f"{statistics.median(decoded):.2f} ms")
+    figures: dict[str, Any] = {
+        "encoded_ms": statistics.median(ours),
+        "decoded_ms": statistics.median(decoded),
+    }
+    try:
+        figures["tfds"] = tfds_episode(folder, draws, numbers)
+    except ImportError as error:
+        say("TFDS", f"not compared: {error} (pip install 'headrace[tf]')")
+        return figures
+    for name, ms in figures["tfds"].items():
+        ratio = ms / figures["decoded_ms"]
+        say(f"TFDS, {name}", f"{ms:.1f} ms: {ratio:,.0f} x one frame of ours, decoded")
+    return figures
+
+
+def tfds_episode(
+    folder: Path, draws: list[tuple[int, int]], numbers: list[int]
+) -> dict[str, float]:
+    """TFDS on the same episodes: as a stream at its best, and one episode at random."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    import tensorflow_datasets as tfds
+
+    skip = {"steps": {"observation": {"image": tfds.decode.SkipDecoding()}}}
+    builder = tfds.builder_from_directory(str(folder))
+    stream = iter(builder.as_dataset(split="train", decoders=skip))
+    next(stream)
+    started = time.perf_counter()
+    count = 0
+    for episode in stream:
+        for step in episode["steps"].batch(10_000):
+            count += len(step["observation"]["image"])
+    streamed = 1000 * (time.perf_counter() - started) / (len(numbers) - 1)
+
+    first = numbers[0]
+
+    def at_random(episode: int, t: int) -> None:
+        place = episode - first
+        split = f"train[{place}:{place + 1}]"
+        for one in builder.as_dataset(split=split, decoders=skip):
+            for step in one["steps"].skip(t).take(1):
+                tfds.as_numpy(step["observation"]["image"])
+
+    return {
+        "an episode in its stream": streamed,
+        "a frame of a random episode": statistics.median(timed(at_random, draws[:15])),
+    }
+
+
+if __name__ == "__main__":
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 65_536), hard))
+    main()
