@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
-from headrace.catalog.pool import ShardPool, allowed_cpus
+from headrace.catalog.pool import allowed_cpus
 from headrace.catalog.progress import Quiet
 from headrace.catalog.scan import ScanJob, scan_shard
 from headrace.formats.rlds import read_dataset
@@ -60,7 +60,7 @@ def run(root: Path, episodes: int, times: int) -> dict[str, Any]:
     datasets = [enlarge(folder, large, times) for folder in hr.find_datasets(small)]
 
     figures["scan"] = scan_speed(datasets, root / "scan.arrow")
-    figures["processes"] = scaling(datasets)
+    figures["processes"] = scaling(root, large / "droid" / "1.0.1")
     figures["memory"] = memory(small, large)
     figures["size"] = size(small, large)
     figures["open"] = opening(root, small)
@@ -112,6 +112,25 @@ def enlarge(folder: Path, to: Path, times: int, shards: int = 2) -> Path:
     return target
 
 
+def widen(folder: Path, to: Path, shards: int) -> Path:
+    """A dataset of many shards, all of them links to one."""
+    target = to / folder.relative_to(folder.parents[1])
+    if target.exists():
+        return target
+    target.mkdir(parents=True)
+    info = json.loads((folder / "dataset_info.json").read_text())
+    info["splits"] = [split for split in info["splits"] if split["name"] == "train"]
+    (split,) = info["splits"]
+    source = folder / read_dataset(folder).shards[-1].file
+    split["shardLengths"] = [split["shardLengths"][-1]] * shards
+    for number in range(shards):
+        name = f"{info['name']}-train.tfrecord-{number:05d}-of-{shards:05d}"
+        (target / name).hardlink_to(source)
+    (target / "dataset_info.json").write_text(json.dumps(info))
+    shutil.copy(folder / "features.json", target)
+    return target
+
+
 def scan_speed(folders: list[Path], out: Path) -> dict[str, Any]:
     """Frames a second of one core, over all datasets and shards."""
     datasets = [read_dataset(folder) for folder in folders]
@@ -126,7 +145,7 @@ def scan_speed(folders: list[Path], out: Path) -> dict[str, Any]:
                 job = ScanJob(
                     str(dataset.path), shard.file, shard.episodes, "frames", False, str(out), ""
                 )
-                result = scan_shard(job, dataset.schema, lambda b, s: None, mapped=True)
+                result = scan_shard(job, dataset.schema, lambda *_: None, mapped=True)
                 steps += result.steps
                 frames += result.steps * len(dataset.schema.cameras)
         seconds = time.process_time() - started
@@ -145,22 +164,19 @@ def forget(root: Path) -> None:
         shutil.rmtree(folder / ".headrace", ignore_errors=True)
 
 
-def scaling(folders: list[Path]) -> dict[str, Any]:
-    """Whole builds (scan, merge, sync) over numbers of worker processes."""
+def scaling(root: Path, folder: Path) -> dict[str, Any]:
+    """Whole builds (start processes, scan, merge, sync) of one dataset of many shards."""
+    wide = widen(folder, root / "wide", 256)
     rates: dict[int, list[float]] = {}
-    counts = sorted({1, 2, allowed_cpus()} & set(range(1, allowed_cpus() + 1)))
-    for _ in range(3):
+    counts = sorted({1, 2, 4, 8, allowed_cpus()} & set(range(1, allowed_cpus() + 1)))
+    for _ in range(REPEATS):
         for workers in counts:
-            for folder in folders:
-                shutil.rmtree(folder / ".headrace", ignore_errors=True)
-            with ShardPool(workers) as pool:
-                hr.Catalog.open(folders[0], pool=pool, progress=Quiet())  # the workers start here
-                frames = 0
-                started = time.perf_counter()
-                for folder in folders[1:]:
-                    catalog = hr.Catalog.open(folder, pool=pool, progress=Quiet())
-                    frames += int(catalog.steps.sum()) * len(catalog.schema.cameras)
-                rates.setdefault(workers, []).append(frames / (time.perf_counter() - started))
+            shutil.rmtree(wide / ".headrace", ignore_errors=True)
+            started = time.perf_counter()
+            catalog = hr.Catalog.open(wide, workers=workers, progress=Quiet())
+            seconds = time.perf_counter() - started
+            frames = int(catalog.steps.sum()) * len(catalog.schema.cameras)
+            rates.setdefault(workers, []).append(frames / seconds)
     one = statistics.median(rates[1])
     for workers, samples in rates.items():
         middle = statistics.median(samples)
@@ -176,8 +192,9 @@ def memory(small: Path, large: Path) -> dict[str, Any]:
     code = (
         "import json, resource, sys; from headrace.cli.main import main\n"
         "code = main(['index', '--json', sys.argv[1]])\n"
-        "peak = [resource.getrusage(who).ru_maxrss / 1024 for who in\n"
-        "        (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]\n"
+        "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
+        "workers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
+        "peak = [int(status['VmHWM'].split()[0]) / 1024, workers / 1024]\n"
         "print(json.dumps(peak), file=sys.stderr); sys.exit(code)\n"
     )
     found = {}

@@ -12,7 +12,7 @@ from headrace.errors import DatasetError
 
 __all__ = ["ShardBytes", "open_shard"]
 
-_RELEASE = 64 << 20  # mapped pages are given back every so many bytes, so memory stays flat
+_RELEASE = 32 << 20  # mapped pages are given back every so many bytes, so memory stays flat
 
 
 class ShardBytes:

@@ -35,7 +35,8 @@ __all__ = [
 
 EMPTY, BYTES, FLOATS, INTS = 0, 1, 2, 3
 _KIND_NAMES = {EMPTY: "nothing", BYTES: "bytes", FLOATS: "floats", INTS: "integers"}
-_LENGTH_DELIMITED = 2
+_FIRST, _SECOND = 0x0A, 0x12  # tags of length-delimited fields 1 and 2
+_LIST_TAGS = {0x0A: BYTES, 0x12: FLOATS, 0x1A: INTS}
 _MAX_LENGTH = 1 << 31  # protobuf's own limit on a message
 _REMEDY = "The record is damaged; `headrace verify` checks its checksum"
 
@@ -63,34 +64,29 @@ def _fail(problem: str, at: int) -> RecordError:
     return RecordError(f"not a tf.train.Example: {problem}", offset=at, remedy=_REMEDY)
 
 
-def _varint(buffer: Readable, at: int, stop: int) -> tuple[int, int]:
-    """The varint at `at` and the position behind it."""
-    value = shift = 0
-    position = at
-    while position < stop:
-        byte = buffer[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if byte == 0 and shift:
-                raise _fail("a varint is longer than needed", at)
-            return value, position
-        shift += 7
-        if shift > 63:
-            break
-    raise _fail("a varint does not end", at)
-
-
-def _length(buffer: Readable, at: int, stop: int) -> tuple[int, int]:
-    """First and one past the last byte of a length-delimited value whose length stands at `at`."""
-    size, start = _varint(buffer, at, stop)
-    if size > stop - start:
-        raise _fail(f"a length of {size:,} points past the end of its message", at)
-    return start, start + size
-
-
 def _unknown(tag: int, at: int) -> RecordError:
     return _fail(f"a field with tag {tag} cannot stand here", at)
+
+
+def _message(buffer: Readable, at: int, stop: int) -> tuple[int, int]:
+    """First and one past the last byte of a length-delimited value whose length stands at `at`."""
+    size = shift = 0
+    position = at
+    while True:
+        if position >= stop or shift > 35:
+            raise _fail("a length does not end", at)
+        byte = buffer[position]
+        position += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+    if byte == 0 and shift:
+        raise _fail("a varint is longer than needed", at)
+    end = position + size
+    if end > stop:
+        raise _fail(f"a length of {size:,} points past the end of its message", at)
+    return position, end
 
 
 def walk(buffer: Readable, start: int, stop: int) -> dict[str, ListPlace]:
@@ -100,19 +96,15 @@ def walk(buffer: Readable, start: int, stop: int) -> dict[str, ListPlace]:
     places: dict[str, ListPlace] = {}
     position = start
     while position < stop:
-        tag, position = _varint(buffer, position, stop)
-        if tag != 0x0A:  # Example.features
-            raise _unknown(tag, position)
-        at, end = _length(buffer, position, stop)
-        while at < end:
-            tag, at = _varint(buffer, at, end)
-            if tag != 0x0A:  # Features.feature
-                raise _unknown(tag, at)
-            first, last = _length(buffer, at, end)
-            name, place = _entry(buffer, first, last)
+        if buffer[position] != _FIRST:  # Example.features
+            raise _unknown(buffer[position], position)
+        at, position = _message(buffer, position + 1, stop)
+        while at < position:
+            if buffer[at] != _FIRST:  # Features.feature
+                raise _unknown(buffer[at], at)
+            first, at = _message(buffer, at + 1, position)
+            name, place = _entry(buffer, first, at)
             places[name] = place
-            at = last
-        position = end
     return places
 
 
@@ -121,16 +113,14 @@ def _entry(buffer: Readable, position: int, stop: int) -> tuple[str, ListPlace]:
     name = ""
     place = ListPlace(EMPTY, stop, stop)
     while position < stop:
-        at = position
-        tag, position = _varint(buffer, position, stop)
-        if tag == 0x0A:
-            start, position = _length(buffer, position, stop)
+        at, tag = position, buffer[position]
+        start, position = _message(buffer, position + 1, stop)
+        if tag == _FIRST:
             try:
                 name = bytes(buffer[start:position]).decode("utf-8")
             except UnicodeDecodeError:
                 raise _fail("a feature's name is not UTF-8", at) from None
-        elif tag == 0x12:
-            start, position = _length(buffer, position, stop)
+        elif tag == _SECOND:
             place = _feature(buffer, start, position)
         else:
             raise _unknown(tag, at)
@@ -142,13 +132,12 @@ def _feature(buffer: Readable, position: int, stop: int) -> ListPlace:
     place = ListPlace(EMPTY, stop, stop)
     while position < stop:
         at = position
-        tag, position = _varint(buffer, position, stop)
-        kind = tag >> 3
-        if tag & 7 != _LENGTH_DELIMITED or not BYTES <= kind <= INTS:
-            raise _unknown(tag, at)
+        kind = _LIST_TAGS.get(buffer[position])
+        if kind is None:
+            raise _unknown(buffer[position], at)
         if place.kind:
             raise _fail("a feature holds two lists", at)
-        start, position = _length(buffer, position, stop)
+        start, position = _message(buffer, position + 1, stop)
         place = ListPlace(kind, start, position)
     return place
 
@@ -158,10 +147,9 @@ def packed_place(buffer: Readable, place: ListPlace) -> tuple[int, int]:
     kind, start, stop = place
     if start == stop:
         return stop, stop
-    tag, position = _varint(buffer, start, stop)
-    if tag != 0x0A:
+    if buffer[start] != _FIRST:
         raise _fail("numbers are not packed", start)
-    first, last = _length(buffer, position, stop)
+    first, last = _message(buffer, start + 1, stop)
     if last != stop:
         raise _fail("a list of numbers is in several pieces", last)
     if kind == FLOATS and (last - first) % 4:
