@@ -368,7 +368,8 @@ from headrace.catalog.scan import ScanJob, scan_shard
 from headrace.formats.features import read_features
 folder, file, episodes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 job = ScanJob(folder, file, episodes, "frames", False, folder + "/out.arrow", "s")
-result = scan_shard(job, read_features(Path(folder) / "features.json"), lambda b, s: None, mapped=True)
+schema = read_features(Path(folder) / "features.json")
+result = scan_shard(job, schema, lambda b, s: None, mapped=True)
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
 print(json.dumps([result.steps, int(status["VmHWM"].split()[0]) / 1024]))
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,7 +163,7 @@ class Catalog:
     def quarantined(self) -> frozenset[int]:
         """Numbers of the episodes that are left out because they are damaged."""
         first = dict(zip((s.file for s in self.manifest.shards), self._first_rows, strict=False))
-        return frozenset(int(first[d.file]) + d.record for d in self.manifest.quarantine)
+        return frozenset(first[d.file] + d.record for d in self.manifest.quarantine)
 
     def mean_frame_bytes(self, camera: str) -> float | None:
         """Mean bytes of an encoded frame of a camera; None if there is no frame."""
@@ -174,7 +176,7 @@ class Catalog:
 
     def __len__(self) -> int:
         """Number of episodes, all splits together."""
-        return int(self._first_rows[-1])
+        return self._first_rows[-1]
 
     def __repr__(self) -> str:
         return f"<Catalog {self.name} {self.version}: {len(self)} episodes, level {self.level}>"
@@ -186,7 +188,7 @@ class Catalog:
         """
         parts = resolve_split(split, self._dataset.splits, rounding=rounding, dataset=self._title)
         first: dict[str, int] = {}
-        for stamp, row in zip(self.manifest.shards, self._first_rows.tolist(), strict=False):
+        for stamp, row in zip(self.manifest.shards, self._first_rows, strict=False):
             first.setdefault(stamp.split, row)
         chosen = np.concatenate(
             [np.arange(first[p.split] + p.start, first[p.split] + p.stop) for p in parts]
@@ -204,7 +206,8 @@ class Catalog:
     def info(self, episode: int) -> EpisodeInfo:
         """Where an episode lies and how long it is."""
         row = self._row(episode)
-        stamp, record = self._shard_of(row)
+        number = self._shard_number(row)
+        stamp, record = self.manifest.shards[number], row - self._first_rows[number]
         shard = self.splits[stamp.split].index(stamp)
         return EpisodeInfo(
             number=row,
@@ -302,9 +305,9 @@ class Catalog:
         return self._dataset.title
 
     @cached_property
-    def _first_rows(self) -> NDArray[np.int64]:
+    def _first_rows(self) -> list[int]:
         """First row of every shard, and the number of rows."""
-        return np.cumsum([0, *(stamp.episodes for stamp in self.manifest.shards)])
+        return [0, *accumulate(stamp.episodes for stamp in self.manifest.shards)]
 
     def _row(self, episode: int) -> int:
         if not 0 <= episode < len(self):
@@ -349,22 +352,28 @@ class Catalog:
         except HeadraceError as error:
             raise error.within(dataset=self._title) from None
 
-    def _shard_of(self, row: int) -> tuple[ShardStamp, int]:
-        number = int(np.searchsorted(self._first_rows, row, side="right")) - 1
-        return self.manifest.shards[number], row - int(self._first_rows[number])
+    @cached_property
+    def _files_of_shards(self) -> list[tuple[str, tuple[int, int]]]:
+        """Path and stamp of every shard."""
+        return [
+            (str(self.path / stamp.file), (stamp.size, stamp.mtime_ns))
+            for stamp in self.manifest.shards
+        ]
 
-    def _file(self, row: int) -> str:
-        return str(self.path / self._shard_of(row)[0].file)
+    def _shard_number(self, row: int) -> int:
+        return bisect_right(self._first_rows, row) - 1
 
     def _range(self, row: int, offset: int, length: int) -> ByteRange:
-        shard = self._shard_of(row)[0]
-        stamp = (shard.size, shard.mtime_ns)
-        return ByteRange(str(self.path / shard.file), offset, length, stamp)
+        path, stamp = self._files_of_shards[self._shard_number(row)]
+        return ByteRange(path, offset, length, stamp)
 
     def _located(self, error: HeadraceError, row: int, **places: Any) -> HeadraceError:
         """An error with dataset, file and episode filled in."""
         return error.within(
-            dataset=self._title, file=self._file(row), episode=self.info(row).id, **places
+            dataset=self._title,
+            file=self._files_of_shards[self._shard_number(row)][0],
+            episode=self.info(row).id,
+            **places,
         )
 
 

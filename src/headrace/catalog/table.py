@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import os
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +141,13 @@ def write_table(
 
 def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
     waiting: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
         waiting.append(batch)
-        if sum(one.nbytes for one in waiting) >= BATCH_BYTES:
+        size += batch.nbytes
+        if size >= BATCH_BYTES:
             yield pa.Table.from_batches(waiting, schema).combine_chunks()
-            waiting = []
+            waiting, size = [], 0
     if waiting:
         yield pa.Table.from_batches(waiting, schema).combine_chunks()
 
@@ -155,6 +159,9 @@ class EpisodeTable:
         self.path = path
         self._source = pa.memory_map(str(path))
         self._reader = pa.ipc.open_file(self._source)
+        # Views of the mapped pages, made when first asked for: pyarrow takes its time for each.
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._ends: dict[str, list[tuple[NDArray[np.int32], NDArray[np.uint32]]]] = {}
 
     @cached_property
     def batches(self) -> list[pa.RecordBatch]:
@@ -162,13 +169,14 @@ class EpisodeTable:
         return [self._reader.get_batch(i) for i in range(self._reader.num_record_batches)]
 
     @cached_property
-    def _first_rows(self) -> NDArray[np.int64]:
-        return np.cumsum([0, *(batch.num_rows for batch in self.batches)])
+    def _first_rows(self) -> list[int]:
+        """First row of every batch, and the number of rows."""
+        return [0, *accumulate(batch.num_rows for batch in self.batches)]
 
     @property
     def rows(self) -> int:
         """Number of episodes."""
-        return int(self._first_rows[-1])
+        return self._first_rows[-1]
 
     @property
     def nbytes(self) -> int:
@@ -177,29 +185,33 @@ class EpisodeTable:
 
     def column(self, name: str) -> NDArray[Any]:
         """A column of plain numbers; without a copy when the table is one batch."""
-        chunks = [_numbers(batch.column(name)) for batch in self.batches]
-        if len(chunks) == 1:
-            return chunks[0]
-        return np.concatenate(chunks) if chunks else np.zeros(0, np.uint32)
+        found = self._columns.get(name)
+        if found is None:
+            chunks = [_numbers(batch.column(name)) for batch in self.batches]
+            if len(chunks) == 1:
+                found = chunks[0]
+            else:
+                found = np.concatenate(chunks) if chunks else np.zeros(0, np.uint32)
+            self._columns[name] = found
+        return found
 
     def value(self, name: str, row: int) -> int:
         """One number of a column."""
-        batch, index = self._at(row)
-        return int(_numbers(batch.column(name))[index])
+        return int(self.column(name)[row])
 
     def ends(self, key: str, row: int) -> NDArray[np.uint32]:
         """The ends of one episode's blobs, without a copy."""
-        batch, index = self._at(row)
-        column = batch.column(f"ends:{key}")
-        offsets = _numbers(column.offsets)
-        return _numbers(column.values)[offsets[index] : offsets[index + 1]]
+        if not 0 <= row < self.rows:
+            raise IndexError(row)
+        number = bisect_right(self._first_rows, row) - 1
+        index = row - self._first_rows[number]
+        offsets, values = self._lists(key)[number]
+        return values[offsets[index] : offsets[index + 1]]
 
     def total_ends(self, key: str) -> tuple[int, int]:
         """How many blobs a key has in all, and the bytes they take with their prefixes."""
         count = size = 0
-        for batch in self.batches:
-            column = batch.column(f"ends:{key}")
-            offsets, values = _numbers(column.offsets), _numbers(column.values)
+        for offsets, values in self._lists(key):
             count += len(values)
             last = offsets[1:][np.diff(offsets) > 0] - 1
             size += int(values[last].sum(dtype=np.uint64))
@@ -207,16 +219,19 @@ class EpisodeTable:
 
     def slice(self, first: int, count: int) -> Iterator[pa.RecordBatch]:
         """Rows [first, first + count) as record batches."""
-        for batch, start in zip(self.batches, self._first_rows.tolist(), strict=False):
+        for batch, start in zip(self.batches, self._first_rows, strict=False):
             begin, end = max(first, start), min(first + count, start + batch.num_rows)
             if begin < end:
                 yield batch.slice(begin - start, end - begin)
 
-    def _at(self, row: int) -> tuple[pa.RecordBatch, int]:
-        if not 0 <= row < self.rows:
-            raise IndexError(row)
-        number = int(np.searchsorted(self._first_rows, row, side="right")) - 1
-        return self.batches[number], row - int(self._first_rows[number])
+    def _lists(self, key: str) -> list[tuple[NDArray[np.int32], NDArray[np.uint32]]]:
+        """Offsets and values of a column of ends, batch by batch."""
+        found = self._ends.get(key)
+        if found is None:
+            columns = [batch.column(f"ends:{key}") for batch in self.batches]
+            found = [(_numbers(column.offsets), _numbers(column.values)) for column in columns]
+            self._ends[key] = found
+        return found
 
 
 def _numbers(column: Any) -> NDArray[Any]:

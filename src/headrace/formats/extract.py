@@ -102,7 +102,12 @@ def _fixed(
 
 
 def _encoded(
-    field: Field, parts: list[Part], places: EpisodePlaces, fetch: Fetch, start: int, stop: int
+    field: Field,
+    parts: tuple[Part, ...],
+    places: EpisodePlaces,
+    fetch: Fetch,
+    start: int,
+    stop: int,
 ) -> Any:
     """Encoded images as they are; encoded tensors decoded."""
     raw = blobs(parts[-1], places, fetch, start, stop)
@@ -116,7 +121,12 @@ def _encoded(
 
 
 def _span(
-    field: Field, parts: list[Part], places: EpisodePlaces, fetch: Fetch, start: int, stop: int
+    field: Field,
+    parts: tuple[Part, ...],
+    places: EpisodePlaces,
+    fetch: Fetch,
+    start: int,
+    stop: int,
 ) -> Any:
     """Varints and texts, whose steps have no fixed place, and everything an episode has once."""
     if not field.per_step:
@@ -131,7 +141,9 @@ def _span(
     return _typed(chosen, field)
 
 
-def _episode_value(field: Field, parts: list[Part], places: EpisodePlaces, fetch: Fetch) -> Any:
+def _episode_value(
+    field: Field, parts: tuple[Part, ...], places: EpisodePlaces, fetch: Fetch
+) -> Any:
     flat = _list(parts[-1], places, fetch)
     if field.nesting == 0 and field.width is not None and field.width and not len(flat):
         raise _absent(parts[-1], 0, 1)
@@ -149,7 +161,12 @@ def _episode_value(field: Field, parts: list[Part], places: EpisodePlaces, fetch
 
 
 def _ragged(
-    field: Field, parts: list[Part], places: EpisodePlaces, fetch: Fetch, start: int, stop: int
+    field: Field,
+    parts: tuple[Part, ...],
+    places: EpisodePlaces,
+    fetch: Fetch,
+    start: int,
+    stop: int,
 ) -> Any:
     """Nested lists, innermost an array, rebuilt from flat values and row lengths."""
     rows = field.nesting + field.per_step - 1

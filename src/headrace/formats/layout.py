@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from functools import cache
 
 from headrace.errors import RecordError
 from headrace.formats.example import (
@@ -54,10 +55,11 @@ class RecordIndex:
     ends: list[array[int] | None]  #: one a part, None unless BLOBS
 
 
-def parts_of(field: Field) -> list[Part]:
+@cache
+def parts_of(field: Field) -> tuple[Part, ...]:
     """The parts that a field is stored as."""
     if field.kind == "unsupported":
-        return []
+        return ()
     leaves: list[tuple[str, int, int | None]] = []  # key, kind of list, elements a value
     if field.stores_shape:
         leaves.append((f"{field.key}/shape", INTS, len(field.shape)))
@@ -71,7 +73,7 @@ def parts_of(field: Field) -> list[Part]:
     else:
         leaves.append((field.key, INTS, field.width))
 
-    parts = []
+    parts: list[Part] = []
     for key, list_kind, items in leaves:
         if field.ragged:
             parts.append(Part(f"{key}/ragged_flat_values", list_kind, SPAN))
@@ -83,7 +85,7 @@ def parts_of(field: Field) -> list[Part]:
             parts.append(Part(key, BYTES, BLOBS, step_items=1))
         else:
             parts.append(Part(key, list_kind, SPAN, step_items=items if field.per_step else None))
-    return parts
+    return tuple(parts)
 
 
 def plan(schema: Schema) -> list[Part]:

@@ -1,0 +1,249 @@
+"""The command line as a person and a program meet it."""
+
+import json
+import os
+import pty
+import shutil
+import subprocess
+import sys
+
+import cv2
+import pytest
+
+import headrace
+from headrace.cli.main import main
+from tests.catalog.test_bad_input import shards
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*arguments):
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def two(oxe, tmp_path):
+    """A root with two datasets."""
+    root = tmp_path / "root"
+    for name in ("bridge/0.1.0", "droid/1.0.1"):
+        shutil.copytree(oxe / name, root / name, ignore=shutil.ignore_patterns(".headrace"))
+    return root
+
+
+def test_help_names_every_command_and_each_command_explains_itself(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    for command in ("synth", "index", "inspect", "verify"):
+        assert command in text
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert "--json" in capsys.readouterr().out
+
+
+def test_no_command_prints_the_help_and_the_version_is_printed(run):
+    code, out, _ = run()
+    assert code == 2
+    assert "headrace synth" in out
+    assert run("--version")[1].strip() == f"headrace {headrace.__version__}"
+
+
+def test_the_command_is_installed_and_the_module_runs(tmp_path):
+    out = subprocess.run(
+        [sys.executable, "-m", "headrace", "index", str(tmp_path / "none")],
+        capture_output=True,
+        text=True,
+    )
+    assert out.returncode == 2
+    assert "no such folder" in out.stderr
+    assert "Traceback" not in out.stderr
+
+
+def test_the_first_steps_of_the_help_work(run, tmp_path):
+    root = tmp_path / "oxe"
+    code, out, _ = run("synth", root, "--only", "rt1", "--only", "bc_z", "--episodes", 2)
+    assert code == 0
+    assert out.startswith("2 datasets, 5 episodes")  # bc_z has a validation episode
+    code, out, _ = run("index", root)
+    assert code == 0
+    assert "fractal20220817_data 0.1.0" in out
+    code, out, _ = run("index", root)
+    assert "all were indexed already" in out
+    code, out, _ = run("inspect", root)
+    assert code == 0
+    assert "rt1" in out
+    code, out, _ = run("verify", root)
+    assert code == 0
+    assert out.count(": ok;") == 2
+
+
+def test_index_takes_a_version_a_dataset_or_a_root(run, two):
+    for path, count in ((two / "bridge" / "0.1.0", 1), (two / "bridge", 1), (two, 2)):
+        code, out, _ = run("index", path, "--json")
+        assert code == 0
+        assert len(json.loads(out)["datasets"]) == count
+    code, out, _ = run("index", two / "bridge", two / "droid", "--json")
+    assert [row["name"] for row in json.loads(out)["datasets"]] == ["bridge", "droid"]
+
+
+def test_index_goes_on_past_a_broken_dataset_and_says_so_in_the_end(run, two):
+    os.truncate(shards(two / "bridge" / "0.1.0")[0], 50)
+    code, out, err = run("index", two)
+    assert code == 1
+    assert "droid 1.0.1" in out
+    assert "headrace index:" in err
+    assert "bridge 0.1.0" in err
+    code, out, err = run("index", two, "--quarantine")
+    assert (code, err) == (0, "")
+    assert "quarantined" in out
+
+
+def test_inspect_json_has_what_it_promises(run, two):
+    code, out, _ = run("inspect", two / "droid", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert (found["name"], found["version"]) == ("droid", "1.0.1")
+    assert found["path"] == str(two / "droid" / "1.0.1")
+    assert set(found["splits"]["train"]) == {"episodes", "steps", "shards", "bytes"}
+    assert found["splits"]["train"]["episodes"] == 3
+    camera = found["cameras"][0]
+    assert camera["key"] == "steps/observation/exterior_image_1_left"
+    assert (camera["height"], camera["width"], camera["channels"]) == (180, 320, 3)
+    assert camera["encoding"] == "jpeg"
+    assert 5_000 < camera["mean_bytes"] < 30_000
+    fields = {field["key"]: field for field in found["fields"]}
+    assert fields["steps/action"]["dtype"] == "float64"
+    assert fields["steps/action"]["shape"] == [7]
+    assert set(found["catalog"]) == {"path", "bytes", "level", "format_version"}
+    assert found["catalog"]["level"] == "frames"
+    assert os.path.isdir(found["catalog"]["path"])
+    assert found["roles"]["language"] == "steps/language_instruction"
+    assert found["instructions"]
+
+
+def test_the_mean_bytes_of_a_frame_are_those_of_the_files(run, two):
+    catalog = headrace.Catalog.open(two / "droid" / "1.0.1")
+    sizes = [
+        catalog.place(e, t, "wrist_image_left").length
+        for e in range(len(catalog))
+        for t in range(int(catalog.steps[e]))
+    ]
+    found = json.loads(run("inspect", two / "droid", "--json")[1])
+    camera = next(c for c in found["cameras"] if c["key"].endswith("wrist_image_left"))
+    assert abs(camera["mean_bytes"] - sum(sizes) / len(sizes)) < 1
+
+
+def test_inspect_of_several_is_a_list_and_a_line_each(run, two):
+    found = json.loads(run("inspect", two, "--json")[1])
+    assert [one["name"] for one in found] == ["bridge", "droid"]
+    out = run("inspect", two)[1]
+    assert "bridge" in out
+    assert "exterior_image_1_left 180x320" in out
+
+
+def test_inspect_of_one_shows_splits_cameras_fields_and_instructions(run, two):
+    code, out, _ = run("inspect", two / "bridge")
+    assert code == 0
+    for words in ("train", "480 x 640", "jpeg", "main", "steps/action/world_vector", "catalog:"):
+        assert words in out
+
+
+def test_every_odd_dataset_can_be_inspected_and_verified(run, odd):
+    assert run("inspect", odd)[0] == 0
+    for folder in headrace.find_datasets(odd):
+        assert run("inspect", folder)[0] == 0
+    assert run("verify", odd, "--decode", "all")[0] == 0
+
+
+@pytest.mark.parametrize("name", ["sheet.png", "sheet.jpg"])
+def test_the_contact_sheet_is_a_picture(run, two, tmp_path, name):
+    path = tmp_path / "pictures" / name
+    code, out, _ = run("inspect", two, "--picture", path, "--pairs", 3)
+    assert code == 0
+    assert "6 pairs" in out
+    picture = cv2.imread(str(path))
+    assert picture.shape[0] > 300
+    assert picture.std() > 20
+
+
+def test_a_contact_sheet_of_odd_images_is_drawn(run, odd, tmp_path):
+    path = tmp_path / "odd.png"
+    assert run("inspect", odd, "--picture", path)[0] == 0
+    assert cv2.imread(str(path)) is not None
+
+
+def test_a_picture_that_cannot_be_says_so(run, two, tmp_path):
+    code, _, err = run("inspect", two, "--picture", tmp_path / "sheet.gif")
+    assert (code, ".png" in err) == (2, True)
+
+
+def test_verify_reports_damage_with_its_place_and_the_exit_code(run, two):
+    shard = shards(two / "bridge" / "0.1.0")[0]
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(bytes(data))
+    code, out, _ = run("verify", two)
+    assert code == 1
+    assert "1 episode DAMAGED" in out
+    assert shard.name in out
+    assert "offset" in out
+    found = json.loads(run("verify", two, "--json")[1])
+    assert [one["ok"] for one in found] == [False, True]
+    assert found[0]["findings"][0]["file"] == shard.name
+    code, out, _ = run("verify", two, "--quarantine")
+    assert code == 1
+    assert "1 episode quarantined" in out
+    assert json.loads(run("inspect", two / "bridge", "--json")[1])["quarantined"] == 1
+
+
+def test_synth_refuses_what_it_does_not_know(run, tmp_path):
+    code, _, err = run("synth", tmp_path / "x", "--only", "brige")
+    assert code == 2
+    assert "bridge" in err
+
+
+def test_output_into_a_pipe_that_closes_is_no_error(two):
+    process = subprocess.run(
+        f"{sys.executable} -m headrace inspect {two} --json | head -n 1",
+        shell=True,
+        capture_output=True,
+        text=True,
+    )
+    assert process.stdout == "[\n"
+    assert process.stderr == ""
+
+
+def test_ctrl_c_ends_with_a_word_and_130(monkeypatch, run, two):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("headrace.catalog.catalog.build", interrupted)
+    code, _, err = run("index", two)
+    assert code == 130
+    assert "interrupted" in err
+
+
+def test_a_person_sees_a_progress_bar_and_a_pipe_does_not(two):
+    """In a terminal the bar shows what is indexed; without one stderr stays clean."""
+    command = [sys.executable, "-m", "headrace", "index", str(two)]
+    piped = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert piped.stderr == ""
+    for folder in headrace.find_datasets(two):
+        shutil.rmtree(folder / ".headrace")
+    parent, child = pty.openpty()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=child)
+    os.close(child)
+    seen = b""
+    try:
+        while chunk := os.read(parent, 4096):
+            seen += chunk
+    except OSError:  # the terminal is closed from the other side
+        pass
+    os.close(parent)
+    assert process.wait() == 0
+    assert b"indexing" in seen
