@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -13,12 +12,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.catalog.build import build, changed_shards
-from headrace.catalog.location import candidates, is_writable
-from headrace.catalog.manifest import LEVELS, Manifest, ShardStamp, read_manifest
+from headrace.catalog.manifest import LEVELS, ShardStamp
 from headrace.catalog.pixels import decode_frame
 from headrace.catalog.pool import ShardPool
-from headrace.catalog.progress import BuildProgress, ProgressBar
+from headrace.catalog.prepare import Prepared, prepare
+from headrace.catalog.progress import BuildProgress
 from headrace.catalog.source import Roles, find_roles
 from headrace.catalog.splits import Rounding, resolve_split
 from headrace.catalog.table import EpisodeTable
@@ -27,7 +25,6 @@ from headrace.formats.example import blob_place
 from headrace.formats.extract import values
 from headrace.formats.features import Field, Schema
 from headrace.formats.layout import BLOBS, FIXED, Part, parts_of
-from headrace.formats.rlds import RldsDataset, read_dataset
 from headrace.reading.local import LocalFiles, shared_files
 from headrace.spec import ByteRange
 
@@ -62,17 +59,16 @@ class Catalog:
     (5, 3)
     """
 
-    def __init__(
-        self, dataset: RldsDataset, folder: Path, manifest: Manifest, files: LocalFiles
-    ) -> None:
+    def __init__(self, prepared: Prepared, files: LocalFiles) -> None:
+        dataset = prepared.dataset
         self.path = dataset.path
         self.name = dataset.name
         self.version = dataset.version
-        self.folder = folder
-        self.manifest = manifest
+        self.folder = prepared.folder
+        self.manifest = prepared.manifest
         self._dataset = dataset
+        self._table = prepared.table
         self._files = files
-        self._table = EpisodeTable(folder / manifest.table)
 
     @classmethod
     def open(
@@ -99,29 +95,16 @@ class Catalog:
             raise UsageError(
                 f"on_damage {on_damage!r} cannot be", remedy="Choose 'raise' or 'quarantine'"
             )
-        dataset = read_dataset(path)
-        files = files or shared_files()
-        places = candidates(dataset.path)[1 if cache else 0 :]
-        for _ in range(3):  # another process may replace the catalog between two of our steps
-            opened = _open_current(dataset, places, level, files)
-            if opened is not None:
-                return opened
-            with ExitStack() as stack:
-                shown = progress or stack.enter_context(ProgressBar())
-                build(
-                    dataset,
-                    _choose_folder(dataset, places, shown),
-                    level=level,
-                    quarantine=on_damage == "quarantine",
-                    pool=pool or stack.enter_context(ShardPool(workers)),
-                    progress=shown,
-                )
-        raise CatalogError(
-            "the dataset keeps changing while its catalog is opened",
-            dataset=dataset.title,
-            file=str(dataset.path),
-            remedy="Wait until it is complete, then open it again",
+        prepared = prepare(
+            path,
+            level=level,
+            quarantine=on_damage == "quarantine",
+            cache=cache,
+            workers=workers,
+            progress=progress,
+            pool=pool,
         )
+        return cls(prepared, files or shared_files())
 
     # -- what is in it -------------------------------------------------------------------------
 
@@ -395,46 +378,3 @@ class _RowPlaces:
 
     def ends(self, part: Part) -> NDArray[np.uint32]:
         return self._table.ends(part.key, self._row)
-
-
-def _open_current(
-    dataset: RldsDataset, places: list[Path], level: str, files: LocalFiles
-) -> Catalog | None:
-    """The catalog as it stands, if it is true for the dataset and knows enough."""
-    for folder in places:
-        manifest = read_manifest(folder)
-        if (
-            manifest is not None
-            and manifest.metadata_hash == dataset.metadata_hash
-            and LEVELS.index(manifest.level) >= LEVELS.index(level)
-            and not changed_shards(dataset, manifest)
-        ):
-            try:
-                return Catalog(dataset, folder, manifest, files)
-            except (OSError, ValueError):  # replaced or damaged meanwhile: build it anew
-                continue
-    return None
-
-
-def _choose_folder(dataset: RldsDataset, places: list[Path], progress: BuildProgress) -> Path:
-    """Where to build: where a catalog already stands, else the first place that can be written."""
-    standing = [folder for folder in places if read_manifest(folder) is not None]
-    for folder in standing:
-        manifest = read_manifest(folder)
-        if manifest is not None and manifest.metadata_hash == dataset.metadata_hash:
-            changed = changed_shards(dataset, manifest)
-            if changed:
-                more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-                progress.note(
-                    f"{dataset.title}: {changed[0]}{more} changed since it was indexed; "
-                    "indexing it again"
-                )
-    for folder in [*standing, *places]:
-        if is_writable(folder):
-            return folder
-    raise CatalogError(
-        "there is nowhere to write the catalog",
-        dataset=dataset.title,
-        file=str(places[-1]),
-        remedy="Set HEADRACE_CACHE to a folder that can be written",
-    )

@@ -16,6 +16,7 @@ from headrace.formats.numbers import decode_tensor, decode_varints
 
 __all__ = ["EpisodePlaces", "blobs", "values"]
 
+Parts = tuple[Part, ...]
 Fetch = Callable[[int, int], bytes]  #: (offset, length) relative to the record's payload
 
 
@@ -141,9 +142,7 @@ def _span(
     return _typed(chosen, field)
 
 
-def _episode_value(
-    field: Field, parts: tuple[Part, ...], places: EpisodePlaces, fetch: Fetch
-) -> Any:
+def _episode_value(field: Field, parts: Parts, places: EpisodePlaces, fetch: Fetch) -> Any:
     flat = _list(parts[-1], places, fetch)
     if field.nesting == 0 and field.width is not None and field.width and not len(flat):
         raise _absent(parts[-1], 0, 1)
