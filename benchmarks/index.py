@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
-from headrace.catalog.pool import allowed_cpus
 from headrace.catalog.progress import Quiet
 from headrace.catalog.scan import ScanJob, scan_shard
 from headrace.formats.rlds import read_dataset
+from headrace.processes import allowed_cpus
 from headrace.testing import synthesize
 
 REPEATS = 5

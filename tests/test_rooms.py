@@ -15,6 +15,7 @@ LEVELS = {
     "errors": 0,
     "spec": 1,
     "config": 2,
+    "processes": 2,
     "sampling": 3,
     "reading": 3,
     "decoding": 3,

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import headrace as hr
-from headrace.catalog import pool as pool_module
+from headrace import processes
 from headrace.catalog.build import build
 from headrace.catalog.manifest import FORMAT_VERSION, read_manifest
 from headrace.catalog.pool import ShardPool
@@ -145,6 +145,7 @@ def test_a_catalog_of_episodes_knows_where_records_lie_and_nothing_more(bridge):
 DIE = """
 import os, signal, sys
 import headrace as hr
+from headrace import processes
 import headrace.catalog.build as build, headrace.catalog.scan as scan
 from pathlib import Path
 folder, point = sys.argv[1:]
@@ -218,6 +219,7 @@ def test_a_build_that_cannot_write_says_so_and_leaves_nothing_broken(bridge):
     code = """
 import resource, signal, sys
 import headrace as hr
+from headrace import processes
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # every file may have 3,000 bytes
 try:
     hr.Catalog.open(sys.argv[1])
@@ -253,6 +255,7 @@ def test_several_processes_that_build_the_same_catalog_all_read_right_frames(bri
     code = """
 import sys
 import headrace as hr
+from headrace import processes
 from headrace.testing import read_tag
 catalog = hr.Catalog.open(sys.argv[1])
 print([read_tag(catalog.frame(e, t)).step for e in range(len(catalog))
@@ -346,15 +349,15 @@ def test_an_error_in_a_worker_process_arrives_whole(bridge, monkeypatch):
 
 def test_a_worker_that_is_killed_is_an_error_and_not_a_hang(bridge, monkeypatch):
     monkeypatch.setattr("headrace.catalog.pool.IN_PROCESS_BYTES", 0)
-    pool, start = ShardPool(1), pool_module._start
+    pool, start = ShardPool(1), processes._Worker.start
 
-    def doomed():
-        process = start()
-        process.kill()
-        return process
+    def doomed(module):
+        worker = start(module)
+        worker.process.kill()
+        return worker
 
-    monkeypatch.setattr(pool_module, "_start", doomed)
-    with pytest.raises(hr.CatalogError, match="died.*signal 9"):
+    monkeypatch.setattr(processes._Worker, "start", doomed)
+    with pytest.raises(hr.CatalogError, match=r"died \(signal 9\)"):
         hr.Catalog.open(bridge, pool=pool, progress=Quiet())
     assert "0/1" in repr(pool)
 

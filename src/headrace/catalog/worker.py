@@ -1,50 +1,30 @@
-"""A process that works on shards: tasks come in on stdin, progress goes out on stdout, in JSON."""
+"""A process that works on shards for a `ShardPool`."""
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from headrace.catalog.tasks import perform
-from headrace.errors import HeadraceError
+from headrace.processes import serve
 
 _REPORT_SECONDS = 0.2
 
 
-def _say(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message) + "\n")
-    sys.stdout.flush()
-
-
-def _work(kind: str, job: dict[str, Any]) -> None:
+def _work(task: list[Any], report: Callable[[Any], None]) -> dict[str, Any]:
+    kind, job = task
     last = time.monotonic()
 
-    def report(done_bytes: int, steps: int) -> None:
+    def now_and_then(done_bytes: int, steps: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= _REPORT_SECONDS:
             last = now
-            _say({"bytes": done_bytes, "steps": steps})
+            report([done_bytes, steps])
 
-    try:
-        _say({"result": perform(kind, job, report, mapped=True)})
-    except HeadraceError as error:
-        _say({"error": error.to_dict()})
-
-
-def main() -> None:
-    """Perform tasks until the input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
-    for line in sys.stdin:
-        try:
-            _work(*json.loads(line))
-        except BrokenPipeError:  # the parent is gone
-            os._exit(1)
+    return perform(kind, job, now_and_then, mapped=True)
 
 
 if __name__ == "__main__":
-    main()
+    serve(_work)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headrace.errors import DatasetError, UnknownDatasetError, UsageError
+from headrace.processes import allowed_cpus
 from headrace.testing.dataset import SyntheticDataset
 from headrace.testing.shards import PRESETS, ShardJob, ShardResult, plan_shards
 from headrace.testing.synth_pool import run_jobs
@@ -104,7 +105,7 @@ def synthesize(
             if report is not None:
                 report(done, total, job.dataset)
 
-        count = workers if workers is not None else len(os.sched_getaffinity(0))
+        count = workers if workers is not None else allowed_cpus()
         with contextlib.closing(run_jobs(jobs, count, progress)) as results:
             for job, result in results:
                 under_way = writing[job.dataset]

@@ -1,0 +1,173 @@
+"""Jobs in worker processes that speak JSON lines.
+
+Workers are plain subprocesses (`python -m some.worker`), not `multiprocessing`: nothing is forked
+from a program that may have threads, and a script that starts them needs no
+`if __name__ == "__main__"`. A worker that dies is noticed; workers end when their input does, so
+none is left behind when the parent is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self, TypeAlias
+
+from headrace.errors import HeadraceError
+
+__all__ = ["Perform", "ProcessPool", "WorkerLost", "allowed_cpus", "serve"]
+
+#: Does a job, reporting progress through the second argument; all values are JSON.
+Perform: TypeAlias = Callable[[Any, Callable[[Any], None]], Any]
+
+
+def allowed_cpus() -> int:
+    """CPUs that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class WorkerLost(Exception):
+    """A worker ended in the middle of a job."""
+
+    def __init__(self, job: int, exit_code: int) -> None:
+        cause = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
+        super().__init__(f"a worker process died ({cause})")
+        self.job = job  #: number of the job
+        self.exit_code = exit_code  #: negative: the signal
+
+
+@dataclass(eq=False)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+    job: int = -1  # number of the job it is doing
+    received: bytes = b""  # the part of a message that has arrived
+
+    @staticmethod
+    def start(module: str) -> _Worker:
+        # The package's own place first, so that a worker runs the same code as its parent.
+        paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # select must see everything that has not been handled
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            process_group=0,  # Ctrl-C is for this process, which then ends its workers
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        return _Worker(process, process.stdin, process.stdout)
+
+    def send(self, number: int, job: Any) -> None:
+        self.job = number
+        try:
+            self.stdin.write(json.dumps(job).encode() + b"\n")
+        except BrokenPipeError:
+            raise WorkerLost(number, self.process.wait()) from None
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that are complete; called when there is something to read."""
+        data = os.read(self.stdout.fileno(), 1 << 16)
+        if not data:
+            raise WorkerLost(self.job, self.process.wait())
+        *lines, self.received = (self.received + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+
+class ProcessPool:
+    """Up to `workers` processes that run a module whose main function calls `serve`."""
+
+    def __init__(self, module: str, workers: int) -> None:
+        self._module = module
+        self._limit = workers
+        self._workers: list[_Worker] = []
+
+    def __repr__(self) -> str:
+        return f"<ProcessPool {self._module} {len(self._workers)}/{self._limit} workers>"
+
+    def run(
+        self, jobs: Sequence[Any], progress: Callable[[int, Any], None]
+    ) -> Generator[tuple[int, Any], None, None]:
+        """Start jobs in the given order and yield (number, result) of each as it is done.
+
+        A job's error is raised here and ends all workers, and so does leaving the generator early.
+        """
+        waiting = deque(range(len(jobs)))
+        while len(self._workers) < min(self._limit, len(jobs)):
+            self._workers.append(_Worker.start(self._module))
+        try:
+            with selectors.DefaultSelector() as selector:
+
+                def hand_out(worker: _Worker) -> None:
+                    if waiting:
+                        number = waiting.popleft()
+                        worker.send(number, jobs[number])
+                    else:
+                        selector.unregister(worker.stdout)
+
+                for worker in self._workers:
+                    selector.register(worker.stdout, selectors.EVENT_READ, worker)
+                    hand_out(worker)
+                while selector.get_map():
+                    for key, _ in selector.select():
+                        for message in key.data.receive():
+                            number = key.data.job
+                            if "error" in message:
+                                raise HeadraceError.from_dict(message["error"])
+                            if "progress" in message:
+                                progress(number, message["progress"])
+                            else:
+                                hand_out(key.data)
+                                yield number, message["result"]
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers, whatever they are doing."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.process.wait()
+            worker.stdin.close()
+            worker.stdout.close()
+        self._workers = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def serve(perform: Perform) -> None:
+    """What a worker does: jobs from stdin, progress and results to stdout, until stdin ends."""
+    # What a library prints must not end up between the messages.
+    messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+
+    def send(message: dict[str, Any]) -> None:
+        try:
+            messages.write(json.dumps(message).encode() + b"\n")
+        except BrokenPipeError:  # the parent is gone
+            os._exit(1)
+
+    for line in sys.stdin:
+        try:
+            send({"result": perform(json.loads(line), lambda state: send({"progress": state}))})
+        except HeadraceError as error:
+            send({"error": error.to_dict()})
