@@ -146,17 +146,34 @@ def test_broken_metadata_is_named(bridge, name, content):
     fails(bridge, hr.DatasetError, name)
 
 
-def test_metadata_that_cannot_be_read_is_named(bridge):
-    (bridge / "features.json").unlink()
-    (bridge / "features.json").mkdir()
-    fails(bridge, hr.DatasetError, "features.json", "directory")
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+@pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
+def test_metadata_that_cannot_be_read_is_named_and_nobody_waits_for_a_pipe(bridge, name, make):
+    (bridge / name).unlink()
+    make(bridge / name)
+    fails(bridge, hr.DatasetError, f"{name} cannot be read")
 
 
-def test_a_shard_that_cannot_be_read_is_named(bridge):
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_shard_that_cannot_be_read_is_named_and_nobody_waits_for_a_pipe(bridge, make):
     shard = shards(bridge)[0]
     shard.unlink()
-    shard.mkdir()
+    make(shard)
     fails(bridge, hr.DatasetError, "cannot be read", shard.name)
+
+
+def test_a_dataset_is_found_below_its_folder_if_it_is_the_only_one(bridge):
+    assert hr.Catalog.open(bridge.parent).path == bridge
+    other = bridge.parent / "0.2.0"
+    other.mkdir()
+    (other / "dataset_info.json").write_text("{}")
+    with pytest.raises(hr.DatasetError, match=r"2 datasets lie here: 0\.1\.0, 0\.2\.0"):
+        hr.Catalog.open(bridge.parent)
+
+
+def test_a_remote_dataset_says_that_it_must_be_local():
+    with pytest.raises(hr.DatasetError, match="local folders only"):
+        hr.Catalog.open("gs://gresearch/robotics/bridge/0.1.0")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Iterator
@@ -44,6 +45,8 @@ def open_shard(path: Path, *, mapped: bool) -> Iterator[ShardBytes]:
     the process. So worker processes map, and whoever works in the caller's process does not.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe would wait for ever
+            raise OSError(errno.EINVAL, "it is not a regular file")
         file = path.open("rb")
     except FileNotFoundError:
         raise

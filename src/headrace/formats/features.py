@@ -131,6 +131,8 @@ def read_features(path: Path) -> Schema:
     """The schema in a `features.json` file."""
     remedy = "It is written by TFDS beside the shards; copy it again from where the data came"
     try:
+        if path.exists() and not path.is_file():  # a pipe would wait for ever
+            raise OSError("it is not a regular file")
         text = path.read_text("utf-8")
     except FileNotFoundError:
         raise DatasetError("features.json is missing", file=str(path), remedy=remedy) from None

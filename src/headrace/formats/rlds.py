@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -80,14 +81,18 @@ class RldsDataset:
 
 
 def read_dataset(path: str | Path) -> RldsDataset:
-    """Read the metadata of the dataset in a version folder."""
-    path = Path(path)
-    if not path.is_dir():
-        raise DatasetError(
-            "no such folder" if not path.exists() else "not a folder",
-            file=str(path),
-            remedy="Give the version folder of a TFDS dataset, such as .../bridge/0.1.0",
-        )
+    """Read the metadata of the dataset in a version folder, or of the only one below a folder."""
+    path = _folder(path)
+    if not (path / INFO_FILE).exists():
+        below = list(_version_folders(path, 0))
+        if len(below) > 1:
+            names = ", ".join(str(folder.relative_to(path)) for folder in below[:5])
+            raise DatasetError(
+                f"{len(below)} datasets lie here: {names}{' ...' if below[5:] else ''}",
+                file=str(path),
+                remedy="Open one of them",
+            )
+        path = below[0] if below else path
     info_bytes = _read(path / INFO_FILE)
     features_bytes = _read(path / FEATURES_FILE)
     try:
@@ -166,8 +171,29 @@ def _fill(template: str, dataset: str, split: str, index: str, total: str) -> st
     return re.sub(r"\{[A-Z_]+\}", lambda match: values.get(match[0], match[0]), template)
 
 
+def _folder(path: str | Path) -> Path:
+    """A path that must be a local folder."""
+    if "://" in str(path):
+        raise DatasetError(
+            "this release reads local folders only",
+            file=str(path),
+            remedy="Copy the dataset to a local disk, for instance with `gcloud storage cp -r`",
+        )
+    path = Path(path)
+    if not path.is_dir():
+        raise DatasetError(
+            "no such folder" if not path.exists() else "not a folder",
+            file=str(path),
+            remedy="Give a dataset's version folder, such as .../bridge/0.1.0, a dataset's folder, "
+            "or a root of many",
+        )
+    return path
+
+
 def _read(path: Path) -> bytes:
     try:
+        if path.exists() and not path.is_file():  # a pipe would wait for ever
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return path.read_bytes()
     except FileNotFoundError:
         raise DatasetError(
@@ -184,13 +210,7 @@ def _read(path: Path) -> bytes:
 
 def find_datasets(path: str | Path) -> list[Path]:
     """The version folders at or below a path: one dataset, its versions, or a root of many."""
-    root = Path(path)
-    if not root.is_dir():
-        raise DatasetError(
-            "no such folder" if not root.exists() else "not a folder",
-            file=str(root),
-            remedy="Give a dataset's version folder, a dataset's folder, or a root of many",
-        )
+    root = _folder(path)
     found = list(_version_folders(root, 0))
     if not found:
         raise DatasetError(

@@ -131,7 +131,7 @@ class LocalFiles:
 def _open(path: str, stamp: tuple[int, int] | None) -> int:
     """A descriptor of the file, which must still be the one that was indexed."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # no waiting for pipes
     except OSError as error:
         raise _unreadable(path, error) from None
     found = os.fstat(fd)
