@@ -6,6 +6,7 @@ import headrace as hr
 from headrace.errors import HeadraceError
 
 NAMES = [
+    "BudgetError",
     "ByteRange",
     "Catalog",
     "CatalogError",

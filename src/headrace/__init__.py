@@ -10,6 +10,7 @@
 from headrace.catalog.catalog import Catalog, EpisodeInfo
 from headrace.catalog.registry import KnownDataset, known_dataset, known_datasets
 from headrace.errors import (
+    BudgetError,
     CatalogError,
     DataError,
     DatasetError,
@@ -29,6 +30,7 @@ from headrace.spec import ByteRange
 __version__ = "0.1.0"
 
 __all__ = [
+    "BudgetError",
     "ByteRange",
     "Catalog",
     "CatalogError",

@@ -6,6 +6,7 @@ HeadraceError
 │   ├── RecordError           a TFRecord frame or the Example inside it
 │   └── ImageError            an encoded image or tensor that cannot or must not be decoded
 ├── CatalogError              the index itself: cannot be written, lacks what was asked of it
+├── BudgetError               the memory budget does not suffice
 ├── SelectionError            what was asked for is not there
 │   ├── SplitError            a split expression
 │   ├── UnknownFieldError     a camera or field name
@@ -18,6 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
+    "BudgetError",
     "CatalogError",
     "DataError",
     "DatasetError",
@@ -116,6 +118,10 @@ class ImageError(DataError):
 
 class CatalogError(HeadraceError):
     """The index cannot be written or lacks what was asked of it."""
+
+
+class BudgetError(HeadraceError):
+    """The memory budget does not suffice for what is asked."""
 
 
 class SelectionError(HeadraceError):

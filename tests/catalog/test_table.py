@@ -6,6 +6,7 @@ import pytest
 import headrace as hr
 from headrace.catalog import table as table_module
 from headrace.catalog.table import EpisodeTable
+from headrace.formats.example import blob_place
 
 
 @pytest.fixture
@@ -64,3 +65,33 @@ def test_a_dataset_without_episodes_has_an_empty_table(bridge):
     assert catalog.steps.sum() == 0
     with pytest.raises(hr.SplitError):
         catalog.episodes("train")
+
+
+def test_places_of_many_frames_equal_their_plain_twin(tables, bridge):
+    key = "steps/observation/image"
+    rng = np.random.default_rng(0)
+    for table in tables:
+        rows = rng.integers(0, table.rows, 200)
+        steps = rng.integers(-1, 9, (200, 3))
+        offsets, lengths = table.blob_places(key, rows, steps)
+        for row, ts, offset, length in zip(rows, steps, offsets, lengths, strict=True):
+            ends = table.ends(key, int(row))
+            for t, o, n in zip(ts, offset, length, strict=True):
+                if 0 <= t < len(ends):
+                    assert (o, n) == blob_place(int(ends[t - 1]) if t else 0, int(ends[t]))
+                else:
+                    assert n == -1
+
+
+def test_a_catalog_places_many_frames_as_it_places_one(oxe):
+    for name in ("bridge/0.1.0", "uiuc_d3field/0.1.0"):
+        catalog = hr.Catalog.open(oxe / name)
+        episodes = np.arange(len(catalog)).repeat(2)
+        steps = np.tile([[0, 3], [2, 5]], (len(catalog), 1))
+        shards, offsets, lengths = catalog.places(episodes, steps)
+        for row in range(len(episodes)):
+            for column in range(2):
+                one = catalog.place(int(episodes[row]), int(steps[row, column]))
+                path, stamp = catalog.shard_file(int(shards[row]))
+                assert (one.path, one.stamp) == (path, stamp)
+                assert (one.offset, one.length) == (offsets[row, column], lengths[row, column])

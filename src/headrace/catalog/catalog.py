@@ -224,6 +224,26 @@ class Catalog:
         start = self._table.value("offset", row) + self._table.value(f"start:{part.key}", row)
         return self._range(row, start + offset, length)
 
+    def places(
+        self, episodes: NDArray[np.int64], steps: NDArray[np.int64], camera: str | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Shard number [n], offset [n, k] and length [n, k] of many frames at once.
+
+        For episodes [n] and steps [n, k]; a frame that is not there has length -1. `shard_file`
+        gives a shard's path. The plain twin is `place`.
+        """
+        self._need_frames()
+        key = parts_of(self._camera(camera))[0].key
+        offsets, lengths = self._table.blob_places(key, episodes, steps)
+        base = self._table.column("offset")[episodes].astype(np.int64)
+        base += self._table.column(f"start:{key}")[episodes].astype(np.int64)
+        shards = self._table.column("shard")[episodes].astype(np.int64)
+        return shards, base[:, None] + offsets, lengths
+
+    def shard_file(self, shard: int) -> tuple[str, tuple[int, int]]:
+        """Path of a shard, and the size and time of change it must have."""
+        return self._files_of_shards[shard]
+
     def encoded(self, episode: int, t: int, camera: str | None = None) -> bytes:
         """The encoded bytes of frame t of a camera, as they are in the file."""
         where = self.place(episode, t, camera)

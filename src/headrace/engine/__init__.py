@@ -1,0 +1,5 @@
+"""The only threads: they turn batches of tasks into filled slots, in order, within a budget.
+
+This room knows nothing of datasets. Whoever uses it hands it batches of tasks and a function that
+performs a task into a slot.
+"""

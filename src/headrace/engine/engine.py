@@ -1,0 +1,219 @@
+"""The threads: one that starts batches, and one a CPU that fills them.
+
+The scheduler waits for slots to come free, asks the stream's source for the next batch, and queues
+its tasks; the workers take tasks in order. A batch is handed on when all of its tasks are done and
+all batches before it have been handed on, so the order does not depend on the threads.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeAlias
+
+from headrace.engine.budget import Budget
+from headrace.engine.memory import available_memory
+from headrace.engine.slots import Allocate, Arrays, ArraySpec, SlotPool
+from headrace.engine.statistics import Counters, EngineStatistics, StageStatistics
+from headrace.engine.stream import BatchSource, Pending, Stream
+from headrace.errors import UsageError
+
+__all__ = ["Engine", "Worker"]
+
+_LOOK_SECONDS = 0.25  # how often free memory is looked at
+_JOIN_SECONDS = 5.0  # a task takes milliseconds; this is for a machine that swaps
+_FEWEST_SLOTS = 2  # below the memory floor: one to fill while the consumer has the other
+
+
+class Worker(Protocol):
+    """What one thread does its tasks with."""
+
+    def __call__(self, task: Any, arrays: Arrays) -> None:
+        """Perform a task into a slot's arrays."""
+
+
+MakeWorker: TypeAlias = Callable[[Counters], Worker]
+
+
+class Engine:
+    """Threads, a task queue and a budget, shared by all streams."""
+
+    def __init__(
+        self,
+        threads: int,
+        make_worker: MakeWorker,
+        budget: Budget,
+        *,
+        keep_free: int = 0,
+        notice: Callable[[str], None] = lambda _: None,
+        available: Callable[[], int] = available_memory,
+    ) -> None:
+        self.budget = budget
+        self._make_worker = make_worker
+        self._keep_free = keep_free
+        self._notice = notice
+        self._available = available
+        self._tasks: queue.SimpleQueue[tuple[Pending, Any] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: stop
+        self._streams: list[Stream] = []
+        self._dropped: list[Stream] = []  # whose slots have not all come back yet
+        self._wanted: dict[int, int] = {}  # slots of each stream while memory is not short
+        self._counters = [Counters() for _ in range(threads)]
+        self._stopping = False
+        self._short = False
+        self._pid = os.getpid()
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._stopping else f"{len(self._counters)} threads"
+        return f"<Engine {state}, {len(self._streams)} streams, {self._tasks.qsize()} tasks queued>"
+
+    def stream(
+        self,
+        source: BatchSource,
+        specs: Mapping[str, ArraySpec],
+        slots: int,
+        allocate: Allocate | None = None,
+    ) -> Stream:
+        """Start delivering a source's batches, with at most `slots` of them in existence."""
+        self._check()
+        options = {} if allocate is None else {"allocate": allocate}
+        pool = SlotPool(specs, slots, self.budget, freed=lambda: self._events.put(True), **options)
+        stream = Stream(source, pool, lambda: self._stopping)
+        with self._lock:
+            self._streams.append(stream)
+            self._wanted[id(stream)] = slots
+            if not self._threads:
+                self._start()
+        self._events.put(True)
+        return stream
+
+    def drop(self, stream: Stream) -> None:
+        """A stream is no longer wanted: start no more of its batches and free its slots."""
+        with self._lock:
+            if stream in self._streams:
+                self._streams.remove(stream)
+                self._wanted.pop(id(stream), None)
+                self._dropped.append(stream)
+        stream.abort()
+        self._events.put(True)
+
+    def statistics(self) -> EngineStatistics:
+        """The figures now."""
+        stages: dict[str, float] = {}
+        for counters in self._counters:
+            for name, seconds in counters.seconds.copy().items():
+                stages[name] = stages.get(name, 0.0) + seconds
+        return EngineStatistics(
+            threads=len(self._counters),
+            stages=tuple(StageStatistics(name, busy) for name, busy in stages.items()),
+            waiting_s=sum(counters.waiting for counters in self._counters),
+            tasks=sum(counters.tasks for counters in self._counters),
+            images=sum(counters.images for counters in self._counters),
+            bytes_read=sum(counters.bytes for counters in self._counters),
+            queued_tasks=self._tasks.qsize(),
+            budget=self.budget.statistics(),
+            streams=tuple(stream.statistics() for stream in list(self._streams)),
+        )
+
+    def close(self) -> None:
+        """End the threads. Safe to call twice, from any thread, and in a forked child."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            if self._stopping:
+                return
+            self._stopping = True
+        self._events.put(False)
+        for _ in self._counters:
+            self._tasks.put(None)
+        for stream in self._streams:
+            stream.abort()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(_JOIN_SECONDS)
+        for stream in [*self._streams, *self._dropped]:
+            stream.reclaim(all_done=True)
+
+    # -- threads -------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._threads = [threading.Thread(target=self._schedule, name="headrace-schedule")]
+        for number, counters in enumerate(self._counters):
+            thread = threading.Thread(
+                target=self._work, args=(counters,), name=f"headrace-{number}"
+            )
+            self._threads.append(thread)
+        for thread in self._threads:
+            thread.daemon = True  # an interpreter that exits closes us, but must never wait for us
+            thread.start()
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise UsageError(
+                "the loader was started in another process",
+                remedy="Make it after the fork: its threads do not follow into a child "
+                "(with torch's DataLoader, use num_workers=0)",
+            )
+        if self._stopping:
+            raise UsageError("the loader is closed", remedy="Make a new one")
+
+    def _schedule(self) -> None:
+        looked = 0.0
+        while self._events.get():
+            if self._keep_free and time.monotonic() - looked > _LOOK_SECONDS:
+                looked = time.monotonic()
+                self._mind_memory()
+            for stream in list(self._streams):
+                stream.admit(self._submit)
+            for stream in list(self._dropped):
+                if stream.reclaim():
+                    self._dropped.remove(stream)
+
+    def _submit(self, pending: Pending, task: Any) -> None:
+        self._tasks.put((pending, task))
+
+    def _work(self, counters: Counters) -> None:
+        worker: Worker | None = None
+        error: BaseException | None
+        clock = time.perf_counter
+        while True:
+            started = clock()
+            item = self._tasks.get()
+            counters.waiting += clock() - started
+            if item is None:
+                return
+            pending, task = item
+            error = None
+            if pending.error is None and not self._stopping:
+                try:
+                    if worker is None:
+                        worker = self._make_worker(counters)
+                    worker(task, pending.arrays)
+                except BaseException as caught:  # handed to the consumer, who raises it
+                    error = caught
+            counters.tasks += 1
+            if pending.task_done(error) and self._dropped:
+                self._events.put(True)  # the scheduler may be waiting to reclaim its slot
+            del item, pending, task, error
+
+    def _mind_memory(self) -> None:
+        """Shrink every stream to the fewest slots while memory is short; grow back after."""
+        available = self._available()
+        if not self._short and available < self._keep_free:
+            self._short = True
+            self._notice(
+                f"only {available / 2**30:.1f} GiB of memory are free, below the "
+                f"{self._keep_free / 2**30:.1f} GiB to keep: prefetching as little as possible"
+            )
+        elif self._short and available > self._keep_free * 1.25:
+            self._short = False
+            self._notice("memory is free again: prefetching as before")
+        for stream in self._streams:
+            wanted = self._wanted.get(id(stream), _FEWEST_SLOTS)
+            stream.pool.limit = min(wanted, _FEWEST_SLOTS) if self._short else wanted
+            stream.pool.shrink()

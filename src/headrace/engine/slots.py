@@ -1,0 +1,153 @@
+"""Slots: the preallocated memory of one batch, pooled and handed out on lease.
+
+A batch's arrays are views of a slot's memory. The slot returns to its pool when the last of them is
+gone, whoever holds it: the arrays' common base is a lease that notices its own end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine.budget import Budget
+
+__all__ = ["ArraySpec", "Slot", "SlotPool", "slot_bytes"]
+
+_ALIGN = 64  # a cache line, so that neighbouring arrays share none
+
+Allocate = Callable[[int], Any]  #: bytes to a writable buffer
+Arrays = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySpec:
+    """An array of a slot."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes, rounded up to the alignment."""
+        size = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        return -(-size // _ALIGN) * _ALIGN
+
+
+def slot_bytes(specs: Mapping[str, ArraySpec]) -> int:
+    """Bytes of a slot with these arrays."""
+    return sum(spec.nbytes for spec in specs.values())
+
+
+class _Lease:
+    """Exposes a slot's memory to numpy; when the last array on it is gone, the slot is free."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_give_back", "_slot")
+
+    def __init__(self, slot: Slot, give_back: Callable[[Slot], None]) -> None:
+        self.__array_interface__ = slot.interface
+        self._slot = slot
+        self._give_back = give_back
+
+    def __del__(self) -> None:
+        self._give_back(self._slot)
+
+
+class Slot:
+    """The memory of one batch."""
+
+    def __init__(self, specs: Mapping[str, ArraySpec], allocate: Allocate) -> None:
+        self._specs = dict(specs)
+        self.nbytes = slot_bytes(specs)
+        self._memory = np.frombuffer(allocate(self.nbytes), np.uint8)
+        self.interface = dict(self._memory.__array_interface__)
+
+    def arrays(self) -> Arrays:
+        """Views for whoever fills the slot; they must not outlive the filling."""
+        return self._views(self._memory)
+
+    def lease(self, give_back: Callable[[Slot], None]) -> Arrays:
+        """Views for the consumer; `give_back(slot)` is called when the last one is gone."""
+        return self._views(np.asarray(_Lease(self, give_back)))
+
+    def _views(self, memory: NDArray[np.uint8]) -> Arrays:
+        views, at = {}, 0
+        for name, spec in self._specs.items():
+            size = int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize
+            views[name] = memory[at : at + size].view(spec.dtype).reshape(spec.shape)
+            at += spec.nbytes
+        return views
+
+
+def _allocate(size: int) -> Any:
+    return np.empty(size, np.uint8)
+
+
+class SlotPool:
+    """Up to `limit` slots of one shape, each charged to the budget when it is made.
+
+    `freed()` is called after a slot has come back, from whatever thread dropped it, possibly from
+    inside the garbage collector: it must not take locks.
+    """
+
+    def __init__(
+        self,
+        specs: Mapping[str, ArraySpec],
+        limit: int,
+        budget: Budget,
+        *,
+        allocate: Allocate = _allocate,
+        freed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._specs = dict(specs)
+        self._budget = budget
+        self._allocate = allocate
+        self._freed = freed
+        self._free: deque[Slot] = deque()
+        self.slot_bytes = slot_bytes(specs)
+        self.limit = limit
+        self.made = 0
+
+    def __repr__(self) -> str:
+        return f"<SlotPool {len(self._free)} free, {self.made} of {self.limit} made>"
+
+    @property
+    def out(self) -> int:
+        """Slots that are being filled or are held by the consumer."""
+        return self.made - len(self._free)
+
+    def take(self) -> Slot | None:
+        """A free slot, a new one if there may be more, or None."""
+        if self.out >= self.limit:
+            return None
+        try:
+            return self._free.pop()
+        except IndexError:
+            pass
+        self._budget.charge(self.slot_bytes, "a slot for one batch")
+        try:
+            slot = Slot(self._specs, self._allocate)
+        except BaseException:
+            self._budget.release(self.slot_bytes)
+            raise
+        self.made += 1
+        return slot
+
+    def put(self, slot: Slot) -> None:
+        """Take a slot back."""
+        self._free.append(slot)
+        self._freed()
+
+    def shrink(self) -> None:
+        """Give up free slots beyond the limit; whoever takes slots calls this as well."""
+        while self.made > self.limit:
+            try:
+                self._free.pop()
+            except IndexError:
+                return
+            self.made -= 1
+            self._budget.release(self.slot_bytes)

@@ -1,0 +1,61 @@
+"""Figures of a running engine, frozen: benchmark, doctor and callbacks read only these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.engine.budget import BudgetStatistics
+
+__all__ = ["Counters", "EngineStatistics", "StageStatistics", "StreamStatistics"]
+
+
+class Counters:
+    """What one thread has done; only that thread writes, so there is no lock."""
+
+    __slots__ = ("bytes", "images", "seconds", "tasks", "waiting")
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}  # busy, by stage
+        self.waiting = 0.0
+        self.tasks = 0
+        self.images = 0
+        self.bytes = 0
+
+    def add(self, stage: str, seconds: float) -> None:
+        """Time spent busy in a stage."""
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+
+@dataclass(frozen=True, slots=True)
+class StageStatistics:
+    """Time that all threads together were busy in one stage."""
+
+    name: str
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatistics:
+    """A stream of batches at one moment."""
+
+    delivered: int  #: batches handed to the consumer
+    ready: int  #: batches that wait for the consumer
+    filling: int  #: batches that are being filled
+    consumer_waited_s: float  #: time the consumer has waited for batches
+    slots: int  #: slots made
+    slot_limit: int  #: slots there may be
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatistics:
+    """An engine at one moment."""
+
+    threads: int
+    stages: tuple[StageStatistics, ...]
+    waiting_s: float  #: time that all threads together waited for work
+    tasks: int
+    images: int
+    bytes_read: int
+    queued_tasks: int
+    budget: BudgetStatistics
+    streams: tuple[StreamStatistics, ...]

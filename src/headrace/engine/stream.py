@@ -1,0 +1,192 @@
+"""A stream: batches in order, whatever the threads do."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace.engine.slots import Arrays, SlotPool
+from headrace.engine.statistics import StreamStatistics
+from headrace.errors import BudgetError
+
+__all__ = ["BatchSource", "Filled", "Pending", "Stream"]
+
+_STUCK_SECONDS = 0.2  # how long all slots may be with the consumer before that is taken for final
+
+
+class BatchSource(Protocol):
+    """Where a stream's batches come from; called by one thread only."""
+
+    def __next__(self) -> tuple[Any, list[Any]]:
+        """What the batch is, for the consumer, and the tasks that fill it."""
+
+
+@dataclass(eq=False)
+class Pending:
+    """A batch on its way."""
+
+    about: Any  #: what the source said of it
+    slot: Any
+    arrays: Arrays  #: views for the threads that fill it
+    tasks_left: int
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    done: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+
+    def task_done(self, error: BaseException | None) -> bool:
+        """One task has ended; whether it was the last one."""
+        with self.lock:
+            self.tasks_left -= 1
+            if error is not None and self.error is None:
+                self.error = error
+            last = self.tasks_left == 0
+        if last:
+            self.done.set()
+        return last
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A batch that has arrived."""
+
+    about: Any  #: what its source said of it
+    arrays: Arrays  #: the slot's memory, on lease
+
+
+class Stream(Iterator[Filled]):
+    """Iterates over a source's batches in order. Made by `Engine.stream`."""
+
+    def __init__(self, source: BatchSource, pool: SlotPool, closed: Callable[[], bool]) -> None:
+        self._source = source
+        self.pool = pool
+        self._engine_closed = closed
+        self._order: queue.SimpleQueue[Pending | BaseException | None] = queue.SimpleQueue()
+        self._on_the_way: deque[Pending] = deque()  # the scheduler appends, the consumer pops
+        self._delivered = 0
+        self._waited = 0.0
+        self._ended = False
+        self._failed: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<Stream {self._delivered} delivered, {len(self._on_the_way)} on the way>"
+
+    # -- the scheduler's side ------------------------------------------------------------------
+
+    def admit(self, submit: Callable[[Pending, Any], None]) -> None:
+        """Start as many batches as there are slots for. Called by the scheduler thread."""
+        while not self._ended:
+            try:
+                slot = self.pool.take()
+                if slot is None:
+                    return
+                try:
+                    about, tasks = next(self._source)
+                except BaseException:
+                    self.pool.put(slot)
+                    raise
+            except StopIteration:
+                self._ended = True
+                self._order.put(None)
+                return
+            except BaseException as error:
+                self._ended = True
+                self._order.put(error)
+                return
+            pending = Pending(about, slot, slot.arrays(), len(tasks))
+            self._on_the_way.append(pending)
+            self._order.put(pending)
+            if not tasks:
+                pending.done.set()
+            for task in tasks:
+                submit(pending, task)
+
+    def abort(self) -> None:
+        """Start no more batches and wake the consumer: nothing more will come."""
+        self._ended = True
+        self._failed = self._failed or StopIteration()
+        self._order.put(None)
+
+    def reclaim(self, *, all_done: bool = False) -> bool:
+        """Give up the slots of batches that will not be delivered; whether none is left.
+
+        Called by the scheduler for a stream that was dropped, and once more when the threads have
+        ended (`all_done`), so nobody starts batches meanwhile.
+        """
+        while self._on_the_way and (all_done or self._on_the_way[0].done.is_set()):
+            self.pool.put(self._on_the_way.popleft().slot)
+        self.pool.limit = 0
+        self.pool.shrink()
+        return self.pool.made == 0
+
+    # -- the consumer's side -------------------------------------------------------------------
+
+    def __next__(self) -> Filled:
+        if self._failed is not None:
+            raise self._failed
+        started = time.perf_counter()
+        try:
+            pending = self._head()
+            while not pending.done.wait(0.1):
+                if self._engine_closed():
+                    raise StopIteration
+        finally:
+            self._waited += time.perf_counter() - started
+        if self._ended and self._failed is not None:
+            raise self._failed  # dropped while we waited: its slots are no longer ours
+        self._on_the_way.popleft()
+        self._delivered += 1
+        if pending.error is not None:
+            self._failed = pending.error
+            self.pool.put(pending.slot)
+            raise pending.error
+        pool = self.pool
+        return Filled(pending.about, pending.slot.lease(pool.put))
+
+    def _head(self) -> Pending:
+        """The next batch in order, as soon as it has been started."""
+        stuck_since: float | None = None
+        while True:
+            if self._engine_closed():
+                raise StopIteration
+            try:
+                head = self._order.get(timeout=0.05)
+            except queue.Empty:
+                # Every slot is with the consumer, so none will come free by itself.
+                stuck = not self._on_the_way and self.pool.out >= self.pool.limit
+                if not stuck:
+                    stuck_since = None
+                elif stuck_since is None:
+                    stuck_since = time.monotonic()
+                elif time.monotonic() - stuck_since > _STUCK_SECONDS:
+                    raise BudgetError(
+                        f"all {self.pool.limit} batches that the budget allows are held by the "
+                        "consumer",
+                        remedy="Let go of earlier batches (or copy what you keep of them), or "
+                        "raise the budget",
+                    ) from None
+                continue
+            if isinstance(head, BaseException):
+                self._failed = head
+                raise head
+            if head is None:
+                self._failed = StopIteration()
+                raise StopIteration
+            return head
+
+    def statistics(self) -> StreamStatistics:
+        """The figures now."""
+        on_the_way = self._on_the_way.copy()
+        ready = sum(pending.done.is_set() for pending in on_the_way)
+        return StreamStatistics(
+            delivered=self._delivered,
+            ready=ready,
+            filling=len(on_the_way) - ready,
+            consumer_waited_s=self._waited,
+            slots=self.pool.made,
+            slot_limit=self.pool.limit,
+        )

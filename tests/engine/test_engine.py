@@ -1,0 +1,279 @@
+"""The threads: order, budget, stopping. Gates instead of sleeps."""
+
+import gc
+import multiprocessing
+import threading
+
+import numpy as np
+import pytest
+
+from headrace.engine.budget import Budget
+from headrace.engine.engine import Engine
+from headrace.engine.slots import ArraySpec, SlotPool
+from headrace.errors import BudgetError, UsageError
+
+SPECS = {"x": ArraySpec((8,), "int64"), "y": ArraySpec((3, 5), "uint8")}
+SLOT = 64 + 64
+
+
+class Numbers:
+    """Batches of eight tasks; task t of batch b writes 8 * b + t."""
+
+    def __init__(self, stop=None):
+        self.next, self.stop = 0, stop
+
+    def __next__(self):
+        if self.next == self.stop:
+            raise StopIteration
+        number = self.next
+        self.next += 1
+        return number, [(number, t) for t in range(8)]
+
+
+def plain(counters):
+    def work(task, arrays):
+        number, t = task
+        arrays["x"][t] = 8 * number + t
+        counters.images += 1
+
+    return work
+
+
+@pytest.fixture
+def engines():
+    made = []
+
+    def make(threads=3, worker=plain, budget=100 * SLOT, **options):
+        made.append(Engine(threads, worker, Budget(budget), **options))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("headrace")]
+
+
+def values(filled):
+    return filled.arrays["x"].tolist()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_batches_come_in_order_whatever_the_threads_do(engines, threads):
+    stream = engines(threads).stream(Numbers(), SPECS, slots=4)
+    for number in range(200):
+        filled = next(stream)
+        assert filled.about == number
+        assert values(filled) == list(range(8 * number, 8 * number + 8))
+
+
+def test_a_slow_first_task_does_not_let_later_batches_overtake(engines):
+    gate = threading.Event()
+
+    def worker(counters):
+        def work(task, arrays):
+            if task == (0, 0):
+                gate.wait()
+            plain(counters)(task, arrays)
+
+        return work
+
+    engine = engines(3, worker)
+    stream = engine.stream(Numbers(), SPECS, slots=4)
+    while engine.statistics().streams[0].ready < 3:  # batches 1 to 3 are done before batch 0
+        pass
+    gate.set()
+    assert [next(stream).about for _ in range(5)] == list(range(5))
+
+
+def test_a_finite_source_ends_the_stream(engines):
+    stream = engines().stream(Numbers(stop=5), SPECS, slots=3)
+    assert [filled.about for filled in stream] == [0, 1, 2, 3, 4]
+    assert next(stream, "over") == "over"
+
+
+def test_no_more_batches_exist_than_there_are_slots(engines):
+    engine = engines(2, budget=3 * SLOT)
+    stream = engine.stream(Numbers(), SPECS, slots=3)
+    for _ in range(50):
+        next(stream)
+    assert engine.statistics().budget.peak == 3 * SLOT
+
+
+def test_a_slot_returns_when_the_last_view_of_its_batch_is_gone(engines):
+    stream = engines(1).stream(Numbers(), SPECS, slots=2)
+    first = next(stream)
+    kept = first.arrays["x"][2:4]
+    del first
+    for _ in range(20):
+        next(stream)
+    assert kept.tolist() == [2, 3], "memory that is still in view was filled again"
+
+
+def test_a_consumer_that_holds_every_batch_is_told_and_does_not_hang(engines):
+    stream = engines(2).stream(Numbers(), SPECS, slots=3)
+    held = [next(stream) for _ in range(3)]
+    with pytest.raises(BudgetError, match="all 3 batches.*held by the consumer"):
+        next(stream)
+    held.clear()
+    assert next(stream).about == 3
+
+
+def test_a_budget_too_small_for_the_slots_is_an_error_with_the_numbers(engines):
+    stream = engines(1, budget=SLOT // 2).stream(Numbers(), SPECS, slots=2)
+    with pytest.raises(BudgetError, match="needs 128 bytes where 64 of a budget of 64"):
+        next(stream)
+
+
+def test_an_error_in_a_task_reaches_the_consumer_at_its_batch(engines):
+    def worker(counters):
+        def work(task, arrays):
+            if task == (2, 5):
+                raise ValueError("torn")
+            plain(counters)(task, arrays)
+
+        return work
+
+    stream = engines(4, worker).stream(Numbers(), SPECS, slots=4)
+    assert [next(stream).about for _ in range(2)] == [0, 1]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="torn"):
+            next(stream)
+
+
+def test_an_error_in_the_source_reaches_the_consumer(engines):
+    class Broken(Numbers):
+        def __next__(self):
+            if self.next == 2:
+                raise ValueError("no plan")
+            return super().__next__()
+
+    stream = engines().stream(Broken(), SPECS, slots=4)
+    assert [next(stream).about for _ in range(2)] == [0, 1]
+    with pytest.raises(ValueError, match="no plan"):
+        next(stream)
+
+
+def test_closing_ends_the_threads_and_wakes_a_waiting_consumer(engines):
+    gate = threading.Event()
+
+    def worker(_):
+        def work(task, arrays):
+            gate.wait()
+
+        return work
+
+    engine = engines(2, worker)
+    stream = engine.stream(Numbers(), SPECS, slots=2)
+    ended = []
+    consumer = threading.Thread(target=lambda: ended.append(list(stream)))
+    consumer.start()
+    closer = threading.Thread(target=engine.close)
+    closer.start()
+    consumer.join(10)
+    assert ended == [[]]
+    gate.set()
+    closer.join(10)
+    assert not closer.is_alive()
+    engine.close()
+    with pytest.raises(UsageError, match="closed"):
+        engine.stream(Numbers(), SPECS, slots=2)
+    assert "closed" in repr(engine)
+
+
+def test_two_streams_share_threads_and_budget(engines):
+    engine = engines(2, budget=5 * SLOT)
+    train = engine.stream(Numbers(), SPECS, slots=3)
+    assert next(train).about == 0
+    threads = threading.active_count()
+    validation = engine.stream(Numbers(stop=10), SPECS, slots=2)
+    assert [filled.about for filled in validation] == list(range(10))
+    assert threading.active_count() == threads
+    assert [next(train).about for _ in range(3)] == [1, 2, 3]
+    assert engine.statistics().budget.peak <= 5 * SLOT
+
+
+def test_a_dropped_stream_gives_its_budget_back(engines):
+    engine = engines(2, budget=4 * SLOT)
+    for _ in range(30):
+        stream = engine.stream(Numbers(), SPECS, slots=4)
+        held = next(stream)
+        engine.drop(stream)
+        assert next(stream, None) is None
+        del held
+        while engine.statistics().budget.held:
+            pass
+    assert engine.statistics().streams == ()
+
+
+def test_memory_below_the_floor_shrinks_prefetch_and_says_so_once(engines):
+    free, said = [10_000], []
+    engine = engines(2, keep_free=1_000, notice=said.append, available=lambda: free[0])
+    engine._mind_memory()
+    stream = engine.stream(Numbers(), SPECS, slots=6)
+    while engine.statistics().streams[0].ready < 6:
+        pass
+    free[0] = 500
+    engine._mind_memory()
+    engine._mind_memory()
+    assert len(said) == 1
+    assert "keep" in said[0]
+    for _ in range(20):
+        next(stream)
+        engine._mind_memory()
+    assert engine.statistics().streams[0].slots <= 3
+    assert engine.statistics().budget.held <= 3 * SLOT
+    free[0] = 10_000
+    engine._mind_memory()
+    assert len(said) == 2
+    assert engine.statistics().streams[0].slot_limit == 6
+
+
+def test_a_forked_child_is_told_and_its_exit_does_not_hang(engines):
+    engine = engines(2)
+    stream = engine.stream(Numbers(), SPECS, slots=2)
+    next(stream)
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+
+    def child():
+        try:
+            engine.stream(Numbers(), SPECS, slots=2)
+        except UsageError as error:
+            sender.send(str(error))
+        engine.close()
+
+    process = context.Process(target=child)
+    process.start()
+    assert "another process" in receiver.recv()
+    process.join(10)
+    assert process.exitcode == 0
+    assert next(stream).about == 1
+
+
+def test_statistics_count_what_was_done(engines):
+    engine = engines(2)
+    stream = engine.stream(Numbers(stop=10), SPECS, slots=3)
+    for _ in stream:
+        pass
+    figures = engine.statistics()
+    assert figures.tasks == figures.images == 80
+    assert figures.streams[0].delivered == 10
+    assert figures.threads == 2
+    assert figures.waiting_s > 0
+
+
+def test_slots_are_views_of_one_block_and_freed_from_the_garbage_collector():
+    freed = []
+    pool = SlotPool(SPECS, 1, Budget(SLOT), freed=lambda: freed.append(1))
+    slot = pool.take()
+    assert pool.take() is None
+    arrays = slot.lease(pool.put)
+    arrays["y"][:] = 7
+    cycle = [arrays]
+    cycle.append(cycle)
+    del arrays, cycle
+    gc.collect()
+    assert freed == [1]
+    assert pool.take() is slot
+    assert int(slot.arrays()["y"].sum()) == 7 * 15
+    assert np.shares_memory(slot.arrays()["x"], slot.arrays()["x"])
