@@ -6,6 +6,7 @@ import headrace as hr
 from headrace.errors import HeadraceError
 
 NAMES = [
+    "Batch",
     "BudgetError",
     "ByteRange",
     "Catalog",
@@ -17,9 +18,12 @@ NAMES = [
     "HeadraceError",
     "ImageError",
     "KnownDataset",
+    "Loader",
+    "Mixture",
     "RecordError",
     "Schema",
     "SelectionError",
+    "Source",
     "SplitError",
     "UnknownDatasetError",
     "UnknownFieldError",

@@ -9,6 +9,7 @@
 
 from headrace.catalog.catalog import Catalog, EpisodeInfo
 from headrace.catalog.registry import KnownDataset, known_dataset, known_datasets
+from headrace.config import Mixture, Source
 from headrace.errors import (
     BudgetError,
     CatalogError,
@@ -25,11 +26,13 @@ from headrace.errors import (
 )
 from headrace.formats.features import Field, Schema
 from headrace.formats.rlds import find_datasets
+from headrace.loader import Batch, Loader
 from headrace.spec import ByteRange
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Batch",
     "BudgetError",
     "ByteRange",
     "Catalog",
@@ -41,9 +44,12 @@ __all__ = [
     "HeadraceError",
     "ImageError",
     "KnownDataset",
+    "Loader",
+    "Mixture",
     "RecordError",
     "Schema",
     "SelectionError",
+    "Source",
     "SplitError",
     "UnknownDatasetError",
     "UnknownFieldError",

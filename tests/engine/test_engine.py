@@ -110,12 +110,12 @@ def test_a_slot_returns_when_the_last_view_of_its_batch_is_gone(engines):
 
 
 def test_a_consumer_that_holds_every_batch_is_told_and_does_not_hang(engines):
-    stream = engines(2).stream(Numbers(), SPECS, slots=3)
-    held = [next(stream) for _ in range(3)]
-    with pytest.raises(BudgetError, match="all 3 batches.*held by the consumer"):
+    stream = engines(2, budget=5 * SLOT).stream(Numbers(), SPECS, slots=3)
+    held = [next(stream) for _ in range(5)]  # two more than it was given: the budget has them
+    with pytest.raises(BudgetError, match="all 5 batches.*held by the consumer"):
         next(stream)
     held.clear()
-    assert next(stream).about == 3
+    assert next(stream).about == 5
 
 
 def test_a_budget_too_small_for_the_slots_is_an_error_with_the_numbers(engines):

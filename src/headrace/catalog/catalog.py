@@ -145,7 +145,7 @@ class Catalog:
     @cached_property
     def quarantined(self) -> frozenset[int]:
         """Numbers of the episodes that are left out because they are damaged."""
-        first = dict(zip((s.file for s in self.manifest.shards), self._first_rows, strict=False))
+        first = dict(zip((s.file for s in self.manifest.shards), self.first_rows, strict=False))
         return frozenset(first[d.file] + d.record for d in self.manifest.quarantine)
 
     def mean_frame_bytes(self, camera: str) -> float | None:
@@ -159,7 +159,7 @@ class Catalog:
 
     def __len__(self) -> int:
         """Number of episodes, all splits together."""
-        return self._first_rows[-1]
+        return self.first_rows[-1]
 
     def __repr__(self) -> str:
         return f"<Catalog {self.name} {self.version}: {len(self)} episodes, level {self.level}>"
@@ -171,7 +171,7 @@ class Catalog:
         """
         parts = resolve_split(split, self._dataset.splits, rounding=rounding, dataset=self._title)
         first: dict[str, int] = {}
-        for stamp, row in zip(self.manifest.shards, self._first_rows, strict=False):
+        for stamp, row in zip(self.manifest.shards, self.first_rows, strict=False):
             first.setdefault(stamp.split, row)
         chosen = np.concatenate(
             [np.arange(first[p.split] + p.start, first[p.split] + p.stop) for p in parts]
@@ -190,7 +190,7 @@ class Catalog:
         """Where an episode lies and how long it is."""
         row = self._row(episode)
         number = self._shard_number(row)
-        stamp, record = self.manifest.shards[number], row - self._first_rows[number]
+        stamp, record = self.manifest.shards[number], row - self.first_rows[number]
         shard = self.splits[stamp.split].index(stamp)
         return EpisodeInfo(
             number=row,
@@ -239,6 +239,24 @@ class Catalog:
         base += self._table.column(f"start:{key}")[episodes].astype(np.int64)
         shards = self._table.column("shard")[episodes].astype(np.int64)
         return shards, base[:, None] + offsets, lengths
+
+    def fixed_places(
+        self, field: Field, episodes: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """File offset of a float field's numbers at many steps; -1 where an episode has none."""
+        (part,) = parts_of(field)
+        start = self._table.column(f"start:{part.key}")[episodes].astype(np.int64)
+        base = self._table.column("offset")[episodes].astype(np.int64)
+        return np.where(start > 0, base + start + part.step_bytes * steps, -1)
+
+    def span_places(
+        self, field: Field, episodes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """File offset and size of a field that is read as a whole, of many episodes."""
+        (part,) = parts_of(field)
+        start = self._table.column(f"start:{part.key}")[episodes].astype(np.int64)
+        base = self._table.column("offset")[episodes].astype(np.int64)
+        return base + start, self._table.column(f"size:{part.key}")[episodes].astype(np.int64)
 
     def shard_file(self, shard: int) -> tuple[str, tuple[int, int]]:
         """Path of a shard, and the size and time of change it must have."""
@@ -308,7 +326,7 @@ class Catalog:
         return self._dataset.title
 
     @cached_property
-    def _first_rows(self) -> list[int]:
+    def first_rows(self) -> list[int]:
         """First row of every shard, and the number of rows."""
         return [0, *accumulate(stamp.episodes for stamp in self.manifest.shards)]
 
@@ -364,7 +382,7 @@ class Catalog:
         ]
 
     def _shard_number(self, row: int) -> int:
-        return bisect_right(self._first_rows, row) - 1
+        return bisect_right(self.first_rows, row) - 1
 
     def _range(self, row: int, offset: int, length: int) -> ByteRange:
         path, stamp = self._files_of_shards[self._shard_number(row)]

@@ -7,11 +7,13 @@ all batches before it have been handed on, so the order does not depend on the t
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from headrace.engine.budget import Budget
@@ -35,6 +37,8 @@ class Worker(Protocol):
         """Perform a task into a slot's arrays."""
 
 
+_Queued: TypeAlias = tuple[int, int, tuple[Pending, Any] | None]
+_LAST = 1  # behind every task: a closed engine skips them, but each must be accounted for
 MakeWorker: TypeAlias = Callable[[Counters], Worker]
 
 
@@ -56,7 +60,10 @@ class Engine:
         self._keep_free = keep_free
         self._notice = notice
         self._available = available
-        self._tasks: queue.SimpleQueue[tuple[Pending, Any] | None] = queue.SimpleQueue()
+        # The newest stream's tasks go first: whoever opens a second one waits for that.
+        self._tasks: queue.PriorityQueue[_Queued] = queue.PriorityQueue()
+        self._queued = itertools.count()
+        self._opened = itertools.count(1)
         self._events: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: stop
         self._streams: list[Stream] = []
         self._dropped: list[Stream] = []  # whose slots have not all come back yet
@@ -83,7 +90,8 @@ class Engine:
         self._check()
         options = {} if allocate is None else {"allocate": allocate}
         pool = SlotPool(specs, slots, self.budget, freed=lambda: self._events.put(True), **options)
-        stream = Stream(source, pool, lambda: self._stopping)
+        rank = next(self._opened)
+        stream = Stream(rank, source, pool, lambda: self._stopping, self._one_more)
         with self._lock:
             self._streams.append(stream)
             self._wanted[id(stream)] = slots
@@ -130,7 +138,7 @@ class Engine:
             self._stopping = True
         self._events.put(False)
         for _ in self._counters:
-            self._tasks.put(None)
+            self._tasks.put((_LAST, next(self._queued), None))
         for stream in self._streams:
             stream.abort()
         for thread in self._threads:
@@ -138,6 +146,16 @@ class Engine:
                 thread.join(_JOIN_SECONDS)
         for stream in [*self._streams, *self._dropped]:
             stream.reclaim(all_done=True)
+
+    def _one_more(self, stream: Stream) -> bool:
+        """A consumer holds all of a stream's batches: let there be another, if it fits."""
+        if self.budget.free < stream.pool.slot_bytes:
+            return False
+        with self._lock:
+            self._wanted[id(stream)] = self._wanted.get(id(stream), 0) + 1
+        stream.pool.limit += 1
+        self._events.put(True)
+        return True
 
     # -- threads -------------------------------------------------------------------------------
 
@@ -169,13 +187,13 @@ class Engine:
                 looked = time.monotonic()
                 self._mind_memory()
             for stream in list(self._streams):
-                stream.admit(self._submit)
+                stream.admit(partial(self._submit, stream.rank))
             for stream in list(self._dropped):
                 if stream.reclaim():
                     self._dropped.remove(stream)
 
-    def _submit(self, pending: Pending, task: Any) -> None:
-        self._tasks.put((pending, task))
+    def _submit(self, rank: int, pending: Pending, task: Any) -> None:
+        self._tasks.put((-rank, next(self._queued), (pending, task)))
 
     def _work(self, counters: Counters) -> None:
         worker: Worker | None = None
@@ -183,7 +201,7 @@ class Engine:
         clock = time.perf_counter
         while True:
             started = clock()
-            item = self._tasks.get()
+            _, _, item = self._tasks.get()
             counters.waiting += clock() - started
             if item is None:
                 return

@@ -16,7 +16,7 @@ from headrace.errors import BudgetError
 
 __all__ = ["BatchSource", "Filled", "Pending", "Stream"]
 
-_STUCK_SECONDS = 0.2  # how long all slots may be with the consumer before that is taken for final
+_STUCK_SECONDS = 0.1  # how long all slots may be with the consumer before another one is made
 
 
 class BatchSource(Protocol):
@@ -61,10 +61,19 @@ class Filled:
 class Stream(Iterator[Filled]):
     """Iterates over a source's batches in order. Made by `Engine.stream`."""
 
-    def __init__(self, source: BatchSource, pool: SlotPool, closed: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        rank: int,
+        source: BatchSource,
+        pool: SlotPool,
+        closed: Callable[[], bool],
+        more: Callable[[Stream], bool],
+    ) -> None:
+        self.rank = rank  #: how late it was opened
         self._source = source
         self.pool = pool
         self._engine_closed = closed
+        self._more = more  # asks for one more slot; whether the budget has it
         self._order: queue.SimpleQueue[Pending | BaseException | None] = queue.SimpleQueue()
         self._on_the_way: deque[Pending] = deque()  # the scheduler appends, the consumer pops
         self._delivered = 0
@@ -163,6 +172,9 @@ class Stream(Iterator[Filled]):
                 elif stuck_since is None:
                     stuck_since = time.monotonic()
                 elif time.monotonic() - stuck_since > _STUCK_SECONDS:
+                    if self._more(self):
+                        stuck_since = None
+                        continue
                     raise BudgetError(
                         f"all {self.pool.limit} batches that the budget allows are held by the "
                         "consumer",

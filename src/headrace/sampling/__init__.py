@@ -1,1 +1,1 @@
-"""Which sample is draw number i: mixture, order, windows, ranks, state. Pure functions of a seed."""
+"""Which sample is draw number i: mixture, order, windows, ranks, state. Pure functions."""

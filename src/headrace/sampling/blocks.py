@@ -6,7 +6,7 @@ source are numbered in the order in which they come, so the number of earlier dr
 `block * places[d] + rank`: no history is needed, and a source goes through its items pass by pass.
 
 The trade: shares are multiples of 1 / 65,536 (a source that asks for less gets that), and entering
-a block lays out all of it (2 ms), which is why the last few layouts are kept.
+a block lays out all of it (6 ms on one core), which is why the last few layouts are kept.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class BlockOrder:
     >>> order = BlockOrder(Shares.from_weights([2, 1]), seed=0)
     >>> source, ordinal = order.assign(np.arange(6))
     >>> source.tolist(), ordinal.tolist()
-    ([0, 0, 1, 1, 0, 0], [0, 1, 0, 1, 2, 3])
+    ([0, 0, 0, 1, 0, 1], [0, 1, 2, 0, 3, 1])
     """
 
     def __init__(self, shares: Shares, seed: int) -> None:
@@ -112,13 +112,12 @@ class BlockOrder:
         blocks, positions = np.divmod(numbers, self.shares.block)
         source = np.empty(numbers.shape, np.int32)
         ordinal = np.empty(numbers.shape, np.int64)
-        first, last = (int(blocks.min()), int(blocks.max())) if numbers.size else (0, -1)
-        spanned = (first, last) if last - first <= 1 else np.unique(blocks)
-        for block in dict.fromkeys(int(each) for each in spanned[: numbers.size]):
+        for block in np.unique(blocks).tolist():
             owner, rank = self._layout(block)
-            here = slice(None) if first == last else blocks == block
-            source[here] = owner[positions[here]]
-            ordinal[here] = block * self.shares.places[source[here]] + rank[positions[here]]
+            here = blocks == block
+            there = positions[here]
+            source[here] = owner[there]
+            ordinal[here] = block * self.shares.places[owner[there]] + rank[there]
         return source, ordinal
 
     def _layout(self, block: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
@@ -138,7 +137,8 @@ def layout(
     place = permute(np.arange(shares.block), shares.block, key)
     sources = np.arange(len(shares.places), dtype=np.int32)
     owner = np.repeat(sources, shares.places)[place]
-    by_source = np.argsort(owner, kind="stable")
+    narrow = owner.astype(np.uint16) if len(sources) <= 1 << 16 else owner  # then a radix sort
+    by_source = np.argsort(narrow, kind="stable")
     starts = np.cumsum(shares.places) - shares.places
     rank = np.empty(shares.block, np.int32)
     rank[by_source] = np.arange(shares.block) - np.repeat(starts, shares.places)

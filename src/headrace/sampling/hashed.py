@@ -51,11 +51,12 @@ def to_range(word: Words, size: int | npt.NDArray[Any]) -> Ints:
     n_high, n_low = n >> _32, n & _LOW
     middle = high * n_low + (low * n_low >> _32)
     carry = (low * n_high + (middle & _LOW)) >> _32
-    return (high * n_high + (middle >> _32) + carry).astype(np.int64)
+    upper: Words = high * n_high + (middle >> _32) + carry
+    return upper.astype(np.int64)
 
 
 def words(value: int | npt.NDArray[Any]) -> Words:
-    """Integers as words modulo 2^64, with at least one dimension (numpy warns of scalar overflow)."""
+    """Integers modulo 2^64, with at least one dimension: numpy warns where scalars overflow."""
     if isinstance(value, np.ndarray):
         return np.atleast_1d(value).astype(np.uint64, copy=False)
     return np.array([value % _WORD], np.uint64)

@@ -1,0 +1,135 @@
+"""YAML documents into plain values, with dotted overrides; OmegaConf stays in here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from headrace.config.values import nearest, unknown_key
+from headrace.errors import UsageError
+
+__all__ = [
+    "TOP_KEYS",
+    "find_document",
+    "overridden",
+    "packaged_mixtures",
+    "read_document",
+    "to_yaml",
+]
+
+TOP_KEYS = ("root", "defaults", "sources")
+
+
+def packaged_mixtures() -> list[str]:
+    """Names of the mixtures that come with headrace.
+
+    >>> packaged_mixtures()
+    ['oxe29']
+    """
+    return sorted(each.name[:-5] for each in _data().iterdir() if each.name.endswith(".yaml"))
+
+
+def _data() -> Any:
+    return resources.files("headrace").joinpath("data")
+
+
+def find_document(mixture: str | Path) -> Path:
+    """The file of a mixture: that file, or the packaged one of that name."""
+    file = Path(mixture).expanduser()
+    if str(mixture) in packaged_mixtures() and not file.is_file():
+        return Path(str(_data().joinpath(f"{mixture}.yaml")))
+    return file
+
+
+def read_document(file: Path) -> dict[str, Any]:
+    """The plain values of a YAML file, `${...}` not yet resolved."""
+    from omegaconf import DictConfig, OmegaConf
+
+    if not file.is_file():
+        packaged = nearest(file.stem, packaged_mixtures(), "Did you mean the packaged {!r}? ")
+        raise UsageError(
+            "there is no such mixture file",
+            remedy=f"{packaged}Packaged mixtures: {', '.join(packaged_mixtures())}.",
+        )
+    try:
+        config = OmegaConf.load(file)
+    except Exception as error:  # OmegaConf lets those of YAML, of decoding and of the OS through
+        raise UsageError(f"cannot read the mixture: {_line(error)}", remedy="Correct it.") from None
+    if not isinstance(config, DictConfig):
+        raise UsageError("the mixture is a list", remedy="It begins with `sources:`.")
+    values: Any = OmegaConf.to_container(config, resolve=False)
+    return dict(values)
+
+
+def overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Apply `key.path=value`, then resolve `${...}`."""
+    from omegaconf import OmegaConf
+
+    if isinstance(overrides, str):
+        raise UsageError(f"overrides is the text {overrides!r}", remedy="Give a list of texts.")
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise UsageError(f"override {override!r} has no `=`", remedy="Write key.path=value.")
+        try:
+            value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
+        except Exception as error:
+            raise UsageError(
+                f"override {override!r} has no YAML value: {_line(error)}",
+                remedy="Put it in quotes.",
+            ) from None
+        _override(values, key.strip(), value)
+    try:
+        resolved: Any = OmegaConf.to_container(
+            OmegaConf.create(values), resolve=True, throw_on_missing=True
+        )
+    except Exception as error:
+        raise UsageError(
+            f"cannot resolve the mixture: {_line(error)}", remedy="Correct it."
+        ) from None
+    return dict(resolved)
+
+
+def _override(values: dict[str, Any], key: str, value: Any) -> None:
+    head, _, rest = key.partition(".")
+    if isinstance(value, str) and (key == "root" or key.endswith(".path")):
+        fixed = "://" in value or "${" in value
+        value = value if fixed else str(Path(value).expanduser().absolute())
+    if not rest and head in TOP_KEYS:
+        values[head] = value
+    elif head == "defaults":
+        values["defaults"] = {**_dict(values.get("defaults")), rest: value}
+    elif head == "sources":
+        listed = values.get("sources")
+        entries = [_dict(each) for each in listed] if isinstance(listed, list) else []
+        name, _, last = rest.rpartition(".")
+        for entry in entries:
+            if str(entry.get("name")) == name:
+                entry[last] = value
+                return
+        names = [str(entry.get("name")) for entry in entries]
+        raise UsageError(
+            f"override {key!r} names no source of the mixture and a key of it",
+            remedy=f"{nearest(name or rest, names)}Sources: {', '.join(names)}.",
+        )
+    else:
+        raise unknown_key(head, "an override", TOP_KEYS)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    """A mapping itself; of anything else, which is complained of later, an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def to_yaml(values: dict[str, Any]) -> str:
+    """Plain values as a YAML document."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(values))
+
+
+def _line(error: Exception) -> str:
+    """A library's message in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,187 @@
+"""Sources and mixtures: frozen, checked when they are made."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from headrace.config.documents import TOP_KEYS, find_document, overridden, read_document, to_yaml
+from headrace.config.values import check_name, checked, mapping, nearest, path_value, shown
+from headrace.errors import UsageError
+
+__all__ = ["Mixture", "Source"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A dataset in a mixture. What is None is taken from the registry or found in the data.
+
+    >>> Source("bridge", weight=0.03, split="train[:90%]").samples_per_episode
+    0
+    """
+
+    name: str  #: of the registry, or any with a path
+    weight: float | None = None  #: share of the draws; None: proportional; 0 or less: left out
+    path: Path | None = None  #: folder of a dataset that the registry does not know
+    version: str | None = None  #: TFDS version, where it is not the registry's
+    camera: str | None = None  #: image field
+    action: str | None = None  #: action field
+    state: str | None = None  #: robot state field
+    language: str | None = None  #: instruction field
+    split: str = "train"  #: episodes to train on
+    val_split: str | None = None  #: episodes to validate on
+    offset: int | None = None  #: steps from the first to the last frame of a window
+    offset_seconds: float | None = None  #: the same in seconds, instead
+    hz: float | None = None  #: control frequency, where the registry does not know it
+    samples_per_episode: int = 0  #: per pass; 0: all
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "name")
+        where = f"sources.{self.name}"
+        values = {key: getattr(self, key) for key in SOURCE_KEYS}
+        for key, value in checked(values, where, SOURCE_KEYS).items():
+            object.__setattr__(self, key, value)
+        if self.offset is not None and self.offset_seconds is not None:
+            raise UsageError(
+                f"{where} has offset {self.offset} and offset_seconds {self.offset_seconds}",
+                remedy="Give one of them.",
+            )
+
+    @property
+    def active(self) -> bool:
+        """Whether it takes part at all."""
+        return self.weight is None or self.weight > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Sources with weights, and where those known by name lie.
+
+    >>> mixture = Mixture.load("oxe29", ["root=/data/oxe", "sources.bridge.weight=0.1"])
+    >>> mixture.folder(mixture.sources[1])
+    PosixPath('/data/oxe/bridge/0.1.0')
+    """
+
+    sources: tuple[Source, ...]  #: as given, also those left out
+    root: Path | None = None  #: folder of the datasets known by name
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sources", tuple(self.sources))
+        object.__setattr__(self, "root", path_value(self.root, "root"))
+        if not self.sources:
+            raise UsageError("sources is empty", remedy="Give at least one source.")
+        names = [source.name for source in self.sources]
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                places = [f"sources[{i}]" for i, each in enumerate(names) if each == name]
+                raise UsageError(
+                    f"{' and '.join(places)} have the same name {name!r}",
+                    remedy="Give each source a name of its own; a path says where it lies.",
+                )
+        if not self.active:
+            raise UsageError(
+                f"no source has a weight above 0 among {', '.join(names)}",
+                remedy="Give at least one a weight above 0, or none for a proportional one.",
+            )
+        for source in self.active:
+            self.folder(source)
+
+    @property
+    def active(self) -> tuple[Source, ...]:
+        """The sources that take part: those whose weight is not 0 or less."""
+        return tuple(source for source in self.sources if source.active)
+
+    def folder(self, source: Source) -> Path:
+        """Where a source lies: `root/dir/version` by the registry, or its path."""
+        if source.path is not None:
+            return source.path / source.version if source.version else source.path
+        known = _known_folders().get(source.name)
+        if known is None:
+            raise UsageError(
+                f"sources.{source.name} is not in the registry and has no path",
+                remedy=f"{nearest(source.name, _known_folders())}Give it a path to describe a "
+                "dataset of your own.",
+            )
+        if self.root is None:
+            raise UsageError(
+                f"sources.{source.name} is known by name, but there is no root",
+                remedy="Give `root`, the folder above the datasets (root=/data/oxe), or its path.",
+            )
+        return self.root / known[0] / (source.version or known[1])
+
+    @classmethod
+    def load(cls, mixture: str | Path, overrides: Sequence[str] = ()) -> Mixture:
+        """Read a YAML file or a packaged mixture ("oxe29"), with `key.path=value` overrides."""
+        file = find_document(mixture)
+        try:
+            return cls.from_dict(overridden(read_document(file), overrides), file.parent)
+        except UsageError as error:
+            raise error.within(file=str(file)) from None
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], folder: str | Path | None = None) -> Mixture:
+        """From plain values as in the YAML; relative paths are relative to `folder`."""
+        top = mapping(values, "the mixture", TOP_KEYS)
+        defaults = mapping(top.get("defaults") or {}, "defaults", DEFAULT_KEYS)
+        defaults = checked(defaults, "defaults", DEFAULT_KEYS)
+        listed = top.get("sources")
+        if not isinstance(listed, (list, tuple)):
+            raise UsageError(
+                f"sources is {shown(listed)}, not a list",
+                remedy="Write one `- {name: ..., weight: ...}` per source.",
+            )
+        sources = []
+        for i, entry in enumerate(listed):
+            named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
+            where = f"sources.{entry['name']}" if named else f"sources[{i}]"
+            given = mapping(entry, where, SOURCE_KEYS)
+            check_name(given.get("name"), f"sources[{i}].name")
+            merged = _merge(defaults, given)
+            merged["path"] = path_value(merged.get("path"), f"{where}.path", folder)
+            sources.append(Source(**merged))
+        return cls(tuple(sources), path_value(top.get("root"), "root", folder))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, the inverse of `from_dict`; defaults are written out where they matter."""
+        sources = [
+            {
+                field.name: str(value) if isinstance(value, Path) else value
+                for field in dataclasses.fields(source)
+                if (value := getattr(source, field.name)) != field.default
+            }
+            for source in self.sources
+        ]
+        root = {} if self.root is None else {"root": str(self.root)}
+        return {**root, "sources": sources}
+
+    def to_yaml(self) -> str:
+        """The mixture as a YAML file."""
+        return to_yaml(self.to_dict())
+
+
+SOURCE_KEYS = tuple(field.name for field in dataclasses.fields(Source))
+DEFAULT_KEYS = tuple(key for key in SOURCE_KEYS if key not in ("name", "path", "version"))
+
+
+@cache
+def _known_folders() -> dict[str, tuple[str, str]]:
+    """Folder and version of the known datasets, by short name and by folder name."""
+    text = resources.files("headrace").joinpath("catalog/registry.toml").read_text("utf-8")
+    entries = tomllib.loads(text)["dataset"]
+    places = {entry["name"]: (entry["dir"], entry["version"]) for entry in entries}
+    return {**{place[0]: place for place in places.values()}, **places}
+
+
+def _merge(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """A source's own values over the defaults; its offset drops a default in the other unit."""
+    merged = {**defaults, **given}
+    for one, other in (("offset", "offset_seconds"), ("offset_seconds", "offset")):
+        if given.get(one) is not None and other not in given:
+            merged.pop(other, None)
+    return merged

@@ -1,0 +1,109 @@
+"""Numbers and texts that go with a window: where they stand, for many samples at once.
+
+The fields that nearly every dataset uses have a place that can be computed: floats without
+encoding (`start + 4 * width * t`), and texts, whose steps are usually all equal. Others are read
+through the catalog, which is the plain twin of everything here.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.catalog.catalog import Catalog
+from headrace.formats.example import blob_ends, blob_place
+from headrace.formats.features import Field
+from headrace.formats.layout import FIXED, parts_of
+
+__all__ = ["NumberField", "TextField"]
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class NumberField:
+    """A float tensor of a step, of which the first `dim` numbers are used."""
+
+    catalog: Catalog
+    field: Field
+    dim: int
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes a step has in the file; 0 if that is not a fixed place."""
+        part = parts_of(self.field)[0]
+        return part.step_bytes if part.storage == FIXED else 0
+
+    def offsets(self, episodes: Ints, steps: Ints) -> Ints:
+        """Where each step's numbers stand in its file; -1: ask the catalog."""
+        if not self.step_bytes:
+            return np.full(len(episodes), -1)
+        return self.catalog.fixed_places(self.field, episodes, steps)
+
+    def read(self, fd: int, offset: int, count: int, episode: int, t: int) -> NDArray[np.float32]:
+        """[count, dim] from step t on."""
+        if offset < 0:
+            values = self.catalog.read(episode, self.field.key, t, t + count)
+            flat = np.asarray(values, np.float32).reshape(count, -1)
+        else:
+            size = count * self.step_bytes
+            data = os.pread(fd, size, offset)
+            if len(data) < size:  # a short read: the catalog asks again and knows what to say
+                return self.read(fd, -1, count, episode, t)
+            flat = np.frombuffer(data, "<f4").reshape(count, -1)
+        return flat[:, : self.dim]
+
+
+@dataclass(frozen=True)
+class TextField:
+    """An instruction: text, or Unicode code points."""
+
+    catalog: Catalog
+    field: Field
+
+    def spans(self, episodes: Ints) -> tuple[Ints, Ints]:
+        """Where each episode's texts stand in its file, and how many bytes they are."""
+        return self.catalog.span_places(self.field, episodes)
+
+    def read(self, fd: int, offset: int, size: int, episode: int, steps: int, t: int) -> str:
+        """The text at step t."""
+        if self.field.is_string and size:
+            text = _text_at(os.pread(fd, size, offset), steps, t, size)
+        else:
+            width = self.field.width or 0
+            if not width or size != steps * width:  # some code point takes more than a byte
+                return self.catalog.instruction(episode, t, self.field.key)
+            text = os.pread(fd, width, offset + t * width).replace(b"\0", b"")
+        if text is None:
+            return self.catalog.instruction(episode, t, self.field.key)
+        return text.decode("utf-8", "replace")
+
+
+def _text_at(data: bytes, steps: int, t: int, size: int) -> bytes | None:
+    """The t-th of `steps` texts; None if there are not so many."""
+    if len(data) < size:
+        return None
+    if size % steps == 0:  # most episodes have one instruction, repeated
+        unit = data[: size // steps]
+        offset, length = blob_place(0, len(unit))
+        if unit * steps == data and _length_prefix(unit) == length:
+            return unit[offset:]
+    ends = blob_ends(data, 0, size)
+    if len(ends) != steps:
+        return None
+    offset, length = blob_place(ends[t - 1] if t else 0, ends[t])
+    return data[offset : offset + length]
+
+
+def _length_prefix(unit: bytes) -> int:
+    """The length that stands at the start of an element; -1 if it takes more than two bytes."""
+    if len(unit) < 2 or unit[0] != 0x0A:
+        return -1
+    if unit[1] < 0x80:
+        return unit[1]
+    if len(unit) > 2 and unit[2] < 0x80:
+        return (unit[1] & 0x7F) | unit[2] << 7
+    return -1

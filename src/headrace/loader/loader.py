@@ -1,0 +1,327 @@
+"""The loader: batches from a mixture, exactly shared, globally shuffled, resumable."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.config import Mixture
+from headrace.decoding.frame import check_camera
+from headrace.decoding.resize import use_one_thread_per_call
+from headrace.engine.budget import Budget
+from headrace.engine.engine import Engine
+from headrace.engine.slots import Allocate
+from headrace.engine.statistics import Counters
+from headrace.engine.stream import Filled, Stream
+from headrace.errors import HeadraceError, SplitError, UsageError
+from headrace.loader.batch import Batch
+from headrace.loader.opened import OpenedSource, WindowSpec, open_sources
+from headrace.loader.plan import Planner
+from headrace.loader.sequence import TrainingSequence, ValidationSequence
+from headrace.loader.settings import Settings, Sizes
+from headrace.loader.statistics import LoaderStatistics
+from headrace.loader.work import Errors, SampleWorker
+from headrace.reading.local import LocalFiles, shared_files
+from headrace.sampling.ranks import draws_after
+from headrace.sampling.sampler import Sampler
+from headrace.sampling.state import SamplerState
+from headrace.sampling.validation import ValidationOrder
+from headrace.sampling.weights import resolve_weights
+
+__all__ = ["Loader"]
+
+_log = logging.getLogger("headrace")
+
+
+class Loader:
+    """Endless batches of a mixture.
+
+    >>> import headrace as hr
+    >>> with hr.Loader(hr.Mixture.load("oxe29", ["root=data/oxe"]),  # doctest: +SKIP
+    ...                batch_size=64, image_size=256, seed=0) as loader:
+    ...     for batch in loader:
+    ...         train_step(batch.frames)       # uint8 [64, 2, 256, 256, 3]
+
+    A second `for` goes on where the first stopped. Batches are views of pooled memory: let go of
+    them, or copy what you keep.
+    """
+
+    def __init__(
+        self,
+        mixture: Mixture | str | Path,
+        *,
+        batch_size: int,
+        image_size: int | tuple[int, int],
+        seed: int = 0,
+        frames: WindowSpec | str = "endpoints",
+        metadata: Literal["none", "dataset", "full"] = "full",
+        action_chunk: int | None = None,
+        threads: int | None = None,
+        budget: int | str | None = None,
+        keep_free: int | str = "1GiB",
+        resize: str = "bilinear",
+        on_error: Literal["raise", "skip"] = "raise",
+        max_errors: int = 100,
+        rank: int | None = None,
+        world: int | None = None,
+        files: LocalFiles | None = None,
+        allocate: Allocate | None = None,
+    ) -> None:
+        self.settings = settings = Settings.checked(
+            batch_size=batch_size,
+            image_size=image_size,
+            seed=seed,
+            frames=frames,
+            metadata=metadata,
+            action_chunk=action_chunk,
+            threads=threads,
+            budget=budget,
+            keep_free=keep_free,
+            resize=resize,
+            on_error=on_error,
+            max_errors=max_errors,
+            rank=rank,
+            world=world,
+        )
+        if not isinstance(mixture, Mixture):
+            mixture = Mixture.load(mixture)
+        files = files or shared_files()
+        self.sources = _checked(open_sources(mixture, settings.window, files))
+        self.names = tuple(source.name for source in self.sources)
+        self._episodes = [_episodes(source, source.split) for source in self.sources]
+        items = [s.items(e) for s, e in zip(self.sources, self._episodes, strict=True)]
+        weights = resolve_weights(
+            [source.asked for source in self.sources],
+            [item.length for item in items],
+            self.names,
+        )
+        self._sampler = Sampler(weights, items, settings.seed, self.names)
+        self._planner = Planner(self.sources, self._episodes, settings.metadata, self._sampler)
+        self._sizes = Sizes.of(settings, self.sources)
+        self._allocate = allocate
+        self._errors = Errors(settings.max_errors)
+        self._start = 0  # draws consumed before the stream began
+        self._delivered = 0
+        self._stream: Stream | None = None
+        self._validation: tuple[Planner, int] | None = None
+        self._engine = _make_engine(settings, self._sizes, self.sources, files, self._errors)
+        self._finalizer = weakref.finalize(self, self._engine.close)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Loader of {len(self.sources)} sources, batch {self.settings.batch_size}, "
+            f"{self._draws:,} draws consumed>"
+        )
+
+    # -- training ------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._stream is None:
+            settings = self.settings
+            sequence = TrainingSequence(
+                self._planner, self._draws, settings.batch_size, settings.rank, settings.world
+            )
+            self._stream = self._open(sequence, self._sizes.slots)
+            self._start, self._delivered = self._draws, 0
+        filled = next(self._stream)
+        self._delivered += 1
+        return self._batch(filled)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the sequence stands: plain values, the same on every rank."""
+        return SamplerState(self._draws, self.settings.seed, self._fingerprint()).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken; batch size, ranks and threads may be others."""
+        loaded = SamplerState.from_dict(state)
+        loaded.check(self.settings.seed, self._fingerprint())
+        if self._stream is not None:
+            self._engine.drop(self._stream)
+            self._stream = None
+        self._start, self._delivered = loaded.draws, 0
+
+    # -- validation ----------------------------------------------------------------------------
+
+    def validation(self, limit_batches: int | None = None) -> Iterator[Batch]:
+        """One pass over the validation splits in a fixed order, on the same threads and budget.
+
+        Every source is in the first batches; the last batch may be shorter.
+        """
+        planner, length = self._validation_plan()
+        settings = self.settings
+        stream = self._open(
+            ValidationSequence(
+                planner, length, settings.batch_size, settings.rank, settings.world, limit_batches
+            ),
+            self._sizes.validation_slots,
+        )
+        return _Pass(self, stream)
+
+    def validation_length(self) -> int:
+        """Samples of one validation pass, of all ranks together."""
+        return self._validation_plan()[1]
+
+    def _validation_plan(self) -> tuple[Planner, int]:
+        if self._validation is None:
+            for source in self.sources:
+                if source.val_split is None:
+                    raise SplitError(
+                        "this source has no validation split",
+                        dataset=source.name,
+                        remedy="Give `val_split` in the mixture, for it or in `defaults`",
+                    )
+            episodes = [_episodes(source, source.val_split or "") for source in self.sources]
+            items = [
+                source.items(mine, all_pairs=True)
+                for source, mine in zip(self.sources, episodes, strict=True)
+            ]
+            order = ValidationOrder(items, self.names)
+            planner = Planner(self.sources, episodes, self.settings.metadata, order)
+            self._validation = planner, order.length
+        return self._validation
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def statistics(self) -> LoaderStatistics:
+        """Frozen figures of everything so far."""
+        return LoaderStatistics(
+            engine=self._engine.statistics(),
+            draws=self._draws,
+            asked={
+                name: float(places) / self._sampler.shares.block
+                for name, places in zip(self.names, self._sampler.shares.places, strict=True)
+            },
+            too_short={
+                source.name: int((source.steps[episodes] <= source.k).sum())
+                for source, episodes in zip(self.sources, self._episodes, strict=True)
+            },
+            skipped=self._errors.count,
+            first_skipped=tuple(self._errors.first),
+        )
+
+    def close(self) -> None:
+        """End the threads and give the memory back."""
+        self._finalizer()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def _draws(self) -> int:
+        """Draws consumed by all ranks together."""
+        settings = self.settings
+        return draws_after(self._start, self._delivered, settings.batch_size, settings.world)
+
+    def _open(self, sequence: Any, slots: int) -> Stream:
+        return self._engine.stream(sequence, self._sizes.specs, slots, self._allocate)
+
+    def _batch(self, filled: Filled) -> Batch:
+        draft, arrays = filled.about, filled.arrays
+        if len(draft.draws) < self.settings.batch_size:
+            arrays = {name: array[: len(draft.draws)] for name, array in arrays.items()}
+        full = self.settings.metadata == "full"
+        return Batch(
+            names=self.names,
+            draws=draft.draws,
+            language=draft.language if full else None,
+            robot=draft.robot if full else None,
+            **arrays,
+        )
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """Everything that the sequence of samples depends on."""
+        return {
+            "sources": [
+                {"name": source.name, "places": int(places), **source.fingerprint(episodes)}
+                for source, places, episodes in zip(
+                    self.sources, self._sampler.shares.places, self._episodes, strict=True
+                )
+            ]
+        }
+
+
+class _Pass(Iterator[Batch]):
+    """One validation pass; its slots are freed when it ends or is let go."""
+
+    def __init__(self, loader: Loader, stream: Stream) -> None:
+        self._loader, self._stream = loader, stream
+        self._finalizer = weakref.finalize(self, loader._engine.drop, stream)
+
+    def __next__(self) -> Batch:
+        try:
+            return self._loader._batch(next(self._stream))
+        except BaseException:
+            self._finalizer()
+            raise
+
+
+def _make_engine(
+    settings: Settings,
+    sizes: Sizes,
+    sources: list[OpenedSource],
+    files: LocalFiles,
+    errors: Errors,
+) -> Engine:
+    """An engine whose threads know nothing of the loader, so that it can be collected."""
+    budget = Budget(sizes.budget)
+
+    def make_worker(counters: Counters) -> SampleWorker:
+        return SampleWorker(
+            sources,
+            files,
+            budget,
+            counters,
+            settings=settings,
+            errors=errors,
+        )
+
+    use_one_thread_per_call()
+    return Engine(
+        settings.threads,
+        make_worker,
+        budget,
+        keep_free=settings.keep_free,
+        notice=_log.warning,
+    )
+
+
+def _checked(sources: list[OpenedSource]) -> list[OpenedSource]:
+    """All sources fill frames, and the same number of them."""
+    for source in sources:
+        try:
+            check_camera(source.camera.shape[-1], source.camera.dtype)
+        except HeadraceError as error:
+            raise error.within(dataset=source.name, field=source.camera.key) from None
+    counts = {len(source.offsets): source.name for source in sources}
+    if len(counts) > 1:
+        listed = ", ".join(f"{name} {count}" for count, name in counts.items())
+        raise UsageError(
+            f"windows have different numbers of frames: {listed}",
+            remedy="With different offsets use frames='endpoints', or fixed_n for a fixed number",
+        )
+    return sources
+
+
+def _episodes(source: OpenedSource, split: str) -> NDArray[np.int64]:
+    try:
+        return source.episodes(split)
+    except HeadraceError as error:
+        raise error.within(dataset=source.name) from None

@@ -1,0 +1,190 @@
+"""What a loader is told, checked, and what follows from it: shapes of a slot, slots, budget."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from headrace.decoding.frame import FrameDecoder
+from headrace.decoding.resize import Filter, check_filter
+from headrace.engine.memory import available_memory
+from headrace.engine.slots import ArraySpec, slot_bytes
+from headrace.errors import BudgetError, UsageError
+from headrace.loader.opened import OpenedSource, WindowSpec
+from headrace.processes import allowed_cpus
+
+__all__ = ["Settings", "Sizes", "parse_size", "rank_and_world"]
+
+#: Batches that wait ready for the consumer. Not tuned: hides a jitter of several steps, and is
+#: 100 MB at batch 64 of 256x256 pairs.
+PREFETCH = 4
+VALIDATION_SLOTS = 2
+SPARE_SLOTS = 2  # allowed for, but only made when a consumer keeps batches
+_READ_BUFFER = 1 << 20  # encoded bytes a thread may hold: ten times a large frame
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A loader's options, with the defaults filled in."""
+
+    batch_size: int  #: samples a batch of this rank has
+    height: int
+    width: int
+    seed: int
+    window: WindowSpec
+    metadata: Literal["none", "dataset", "full"]
+    action_chunk: int  #: actions of a sample; 0: one, summed over the window
+    threads: int
+    budget: int | None  #: bytes; None: as much as is needed, at most a quarter of what is free
+    keep_free: int
+    resize: Filter
+    max_errors: int  #: samples that may be skipped; 0: the first damaged one is raised
+    rank: int
+    world: int
+
+    @staticmethod
+    def checked(
+        *,
+        batch_size: int,
+        image_size: int | tuple[int, int],
+        seed: int,
+        frames: WindowSpec | str,
+        metadata: str,
+        action_chunk: int | None,
+        threads: int | None,
+        budget: int | str | None,
+        keep_free: int | str,
+        resize: str,
+        on_error: str,
+        max_errors: int,
+        rank: int | None,
+        world: int | None,
+    ) -> Settings:
+        """Check what a person wrote."""
+        height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
+        for name, value in (("batch_size", batch_size), ("image_size", min(height, width))):
+            if value < 1:
+                raise UsageError(f"{name} is {value}", remedy="Give a number from 1 upwards")
+        if metadata not in ("none", "dataset", "full"):
+            raise UsageError(f"metadata is {metadata!r}", remedy="Give none, dataset or full")
+        if on_error not in ("raise", "skip"):
+            raise UsageError(f"on_error is {on_error!r}", remedy="Give raise or skip")
+        check_filter(resize)
+        rank, world = rank_and_world(rank, world)
+        window = WindowSpec(cast(Any, frames)) if isinstance(frames, str) else frames
+        return Settings(
+            batch_size=batch_size,
+            height=height,
+            width=width,
+            seed=seed,
+            window=window,
+            metadata=cast(Any, metadata),
+            action_chunk=action_chunk or 0,
+            threads=threads or allowed_cpus(),
+            budget=None if budget is None else parse_size(budget),
+            keep_free=parse_size(keep_free),
+            resize=cast(Filter, resize),
+            max_errors=max_errors if on_error == "skip" else 0,
+            rank=rank,
+            world=world,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Memory: the arrays of a slot, how many slots, and the budget."""
+
+    specs: Mapping[str, ArraySpec]
+    slots: int  #: of training
+    validation_slots: int
+    budget: int
+
+    @staticmethod
+    def of(settings: Settings, sources: Sequence[OpenedSource]) -> Sizes:
+        """What these sources need, within the budget."""
+        specs = _specs(settings, sources)
+        one = slot_bytes(specs)
+        decoder = FrameDecoder(filter=settings.resize)
+        target = (settings.height, settings.width)
+        scratch = max(decoder.scratch_limit(_size(source), target) for source in sources)
+        working = settings.threads * (scratch + _READ_BUFFER)
+        wanted = PREFETCH + 2 + VALIDATION_SLOTS  # and one being filled, one with the consumer
+        limit = settings.budget
+        if limit is None:
+            limit = min((wanted + SPARE_SLOTS) * one + working, available_memory() // 4)
+        slots = min(wanted, (limit - working) // one)
+        if slots < 2:
+            raise BudgetError(
+                f"a budget of {limit / 2**20:.0f} MiB does not hold two batches: each has "
+                f"{one / 2**20:.1f} MiB, and {settings.threads} threads need "
+                f"{working / 2**20:.1f} MiB to read and decode",
+                remedy="Raise the budget, or lower batch_size, image_size or threads",
+            )
+        validation = VALIDATION_SLOTS if slots >= 2 + VALIDATION_SLOTS else 1
+        return Sizes(specs, slots - validation, validation, limit)
+
+
+def _size(source: OpenedSource) -> tuple[int, int]:
+    """Height and width of a source's camera; where they vary, as large as cameras get."""
+    height, width = source.camera.shape[:2]
+    return height or 1080, width or 1920
+
+
+def _specs(settings: Settings, sources: Sequence[OpenedSource]) -> dict[str, ArraySpec]:
+    batch, frames = settings.batch_size, len(sources[0].offsets)
+    specs = {
+        "frames": ArraySpec((batch, frames, settings.height, settings.width, 3), "uint8"),
+    }
+    if settings.metadata != "none":
+        specs["dataset"] = ArraySpec((batch,), "int32")
+    if settings.metadata == "full":
+        action = max((s.action.dim for s in sources if s.action), default=0)
+        state = max((s.state.dim for s in sources if s.state), default=0)
+        specs["episode_id"] = ArraySpec((batch,), "int64")
+        specs["frame_idx"] = ArraySpec((batch,), "int32")
+        specs["offset"] = ArraySpec((batch,), "int32")
+        specs["state"] = ArraySpec((batch, state), "float32")
+        if settings.action_chunk:
+            specs["action"] = ArraySpec((batch, settings.action_chunk, action), "float32")
+            specs["action_is_pad"] = ArraySpec((batch, settings.action_chunk), "bool")
+        else:
+            specs["action"] = ArraySpec((batch, action), "float32")
+    return specs
+
+
+def parse_size(size: int | str) -> int:
+    """A size in bytes, as a number or with a unit.
+
+    >>> parse_size("256MiB"), parse_size("1.5GB")
+    (268435456, 1500000000)
+    """
+    if isinstance(size, int):
+        return size
+    match = re.fullmatch(r"\s*([\d.]+)\s*([kmg]i?|)b?\s*", size.lower())
+    if match is None:
+        raise UsageError(f"{size!r} is no size", remedy="Write for example 512MiB or 2GB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def rank_and_world(rank: int | None = None, world: int | None = None) -> tuple[int, int]:
+    """This process among its peers: as given, else from torchrun's or Slurm's environment."""
+    if (rank is None) != (world is None):
+        raise UsageError(
+            f"rank is {rank} and world is {world}", remedy="Give both, or neither of them"
+        )
+    if rank is None or world is None:
+        rank, world = 0, 1
+        for rank_key, world_key in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+            if rank_key in os.environ and world_key in os.environ:
+                rank, world = int(os.environ[rank_key]), int(os.environ[world_key])
+                break
+    if not 0 <= rank < world:
+        raise UsageError(
+            f"rank {rank} does not exist in a world of {world}",
+            remedy=f"Ranks run from 0 to {world - 1}: check RANK and WORLD_SIZE",
+        )
+    return rank, world

@@ -1,0 +1,49 @@
+"""Mixtures for loader tests: a few small datasets with everything that differs between them."""
+
+import pytest
+
+import headrace as hr
+from headrace.testing import synthesize
+
+#: JPEG, PNG, code points, slashes, doubles, zlib numbers, no state, a text for an action.
+NAMES = ("bridge", "bc_z", "language_table", "droid", "kuka", "utaustin_mutex", "tidybot")
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory):
+    """Seven datasets of four episodes of up to nine steps. Do not change them."""
+    root = tmp_path_factory.mktemp("loader")
+    synthesize(root, only=NAMES, episodes=4, seed=3, _max_steps=9)
+    return root
+
+
+@pytest.fixture
+def mixture(data):
+    """All of them, a window of two steps, one episode to validate on."""
+    return make_mixture(data)
+
+
+def make_mixture(data, names=NAMES, **defaults):
+    settings = {"split": "train[:3]", "val_split": "train[3:]", "offset": 2, "weight": 1.0}
+    return hr.Mixture.from_dict(
+        {
+            "root": str(data),
+            "defaults": {**settings, **defaults},
+            "sources": [{"name": name} for name in names],
+        }
+    )
+
+
+@pytest.fixture
+def loaders():
+    """Makes loaders and closes them; by default small, quick and without a memory floor."""
+    made = []
+
+    def make(mixture, **options):
+        settings = {"batch_size": 4, "image_size": 32, "keep_free": 0, "threads": 2, **options}
+        made.append(hr.Loader(mixture, **settings))
+        return made[-1]
+
+    yield make
+    for loader in made:
+        loader.close()
