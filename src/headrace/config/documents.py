@@ -74,13 +74,13 @@ def overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
         if not equals:
             raise UsageError(f"override {override!r} has no `=`", remedy="Write key.path=value.")
         try:
-            value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
+            parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
         except Exception as error:
             raise UsageError(
                 f"override {override!r} has no YAML value: {_line(error)}",
                 remedy="Put it in quotes.",
             ) from None
-        _override(values, key.strip(), value)
+        _override(values, key.strip(), parsed["value"])
     try:
         resolved: Any = OmegaConf.to_container(
             OmegaConf.create(values), resolve=True, throw_on_missing=True

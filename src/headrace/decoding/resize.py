@@ -10,7 +10,7 @@
 
 Not offered, because OpenCV's pixels are others than TensorFlow's: bicubic (another kernel, 25
 levels apart), bilinear with antialias (it has none), area where the image grows (it picks the
-wrong neighbour at some pixels), and its own nearest (rounds ties the other way).
+wrong neighbour at some pixels), and its own nearest (takes the other pixel of a tie).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _opencv(pixels: _Pixels, out: _Pixels, how: int) -> None:
 
 
 def _area(pixels: _Pixels, out: _Pixels, source: _Size, target: _Size) -> None:
-    """OpenCV averages only where both dimensions shrink, so they go one after the other."""
+    """OpenCV averages rightly only if neither dimension grows, so one goes after the other."""
     halfway = _halfway(source, target)
     if halfway is not None:
         smaller = np.empty((*halfway, out.shape[2]), np.uint8)

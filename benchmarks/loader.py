@@ -1,0 +1,384 @@
+"""What the loader gives, as ratios within one run: `python benchmarks/loader.py`.
+
+Generates the 29 datasets of the reference mixture in a temporary folder (page cache warm) and
+measures the loader against the decode limit of the same draws: reading and decoding in a tight
+loop in as many processes as the loader has threads, with nothing else. Each ratio is of
+neighbouring runs, repeated, with its spread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import headrace as hr
+from headrace.decoding.frame import FrameDecoder
+from headrace.decoding.resize import use_one_thread_per_call
+from headrace.processes import allowed_cpus
+from headrace.testing import synthesize
+from index import machine, say
+
+BATCH, SIZE = 64, 256
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--keep", metavar="DIR", help="put the data here and keep them")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures here")
+    parser.add_argument("--seconds", type=float, default=6, help="length of each measurement")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", default="", help="only the scaling over these, as 1,2,4")
+    parser.add_argument("--only", default="", help="only these parts, separated by commas")
+    args = parser.parse_args()
+    root = Path(args.keep or tempfile.mkdtemp(prefix="headrace-bench-"))
+    try:
+        figures = run(root, args)
+    finally:
+        if not args.keep:
+            shutil.rmtree(root, ignore_errors=True)
+    if args.json:
+        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def run(root: Path, args: argparse.Namespace) -> dict[str, Any]:
+    figures: dict[str, Any] = {"machine": machine()}
+    say("machine", figures["machine"])
+    data = root / "oxe"
+    if not data.exists():
+        synthesize(data)
+    mixture = hr.Mixture.load("oxe29", [f"root={data}", "defaults.split=train"])
+    for source in mixture.active:
+        hr.Catalog.open(mixture.folder(source))
+    parts: dict[str, Callable[[], Any]] = {
+        "limit": lambda: against_limit(mixture, args),
+        "sources": lambda: against_single_sources(mixture, args),
+        "metadata": lambda: full_metadata(mixture, args),
+        "per_episode": lambda: one_per_episode(data, args),
+        "first": lambda: first_batch(data, root),
+        "memory": lambda: memory(data),
+        "validation": lambda: validation_start(data),
+        "overhead": lambda: overhead(mixture, args),
+    }
+    if args.threads:
+        counts = [int(count) for count in args.threads.split(",")]
+        parts = {
+            "scaling_oxe29": lambda: scaling(mixture, "oxe29", counts, args),
+            "scaling_jpeg256": lambda: scaling(small_jpeg(root), "JPEG 256x256", counts, args),
+        }
+    for name, measure in parts.items():
+        if not args.only or name in args.only.split(","):
+            figures[name] = measure()
+    return figures
+
+
+# -- measuring -----------------------------------------------------------------------------------
+
+
+def rate(mixture: hr.Mixture, seconds: float, **options: Any) -> float:
+    """Samples a second of a loader, after its first batches."""
+    settings = {"batch_size": BATCH, "image_size": SIZE, "keep_free": 0, **options}
+    with hr.Loader(mixture, **settings) as loader:
+        for _ in range(4):
+            next(loader)
+        started, count = time.perf_counter(), 0
+        while time.perf_counter() - started < seconds:
+            count += len(next(loader))
+        return count / (time.perf_counter() - started)
+
+
+def limit(mixture: hr.Mixture, seconds: float, processes: int) -> float:
+    """Samples a second of reading and decoding the same draws in tight loops."""
+    loader = hr.Loader(mixture, batch_size=BATCH, image_size=SIZE, keep_free=0)
+    samples = loader._planner.samples(loader._sampler.draw(np.arange(8192)))
+    work = [
+        (
+            loader.sources[sample.source].catalog.shard_file(sample.shard)[0],
+            list(zip(sample.offsets, sample.lengths, strict=True)),
+        )
+        for sample in samples
+    ]
+    loader.close()
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(processes), context.Queue()
+    workers = [
+        context.Process(target=tight, args=(work[n::processes], seconds, barrier, results))
+        for n in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    total = sum(results.get() for _ in workers)
+    for worker in workers:
+        worker.join()
+    return total
+
+
+def tight(work: list[Any], seconds: float, barrier: Any, results: Any) -> None:
+    use_one_thread_per_call()
+    decoder, out = FrameDecoder(), np.empty((SIZE, SIZE, 3), np.uint8)
+    files: dict[str, int] = {}
+    for path, _ in work:
+        files.setdefault(path, os.open(path, os.O_RDONLY))
+    buffer = memoryview(bytearray(4 << 20))
+    barrier.wait()
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        for path, frames in work[count % len(work) : count % len(work) + 32]:
+            for offset, length in frames:
+                os.preadv(files[path], [buffer[:length]], offset)
+                decoder.decode(buffer[:length], out)
+            count += 1
+    results.put(count / (time.perf_counter() - started))
+
+
+def ratios(
+    name: str, target: str, repeats: int, above: Callable[[], float], below: Callable[[], float]
+) -> dict[str, Any]:
+    """The ratio of two rates, measured next to each other, several times."""
+    pairs = [(above(), below()) for _ in range(repeats)]
+    found = [a / b for a, b in pairs]
+    middle = statistics.median(found)
+    say(
+        name,
+        f"{middle:.3f} ({min(found):.3f} to {max(found):.3f} in {repeats}); target {target}; "
+        f"{statistics.median(a for a, _ in pairs):,.0f} over "
+        f"{statistics.median(b for _, b in pairs):,.0f} samples/s",
+    )
+    return {"ratio": middle, "ratios": found, "rates": pairs}
+
+
+# -- the parts -----------------------------------------------------------------------------------
+
+
+def against_limit(mixture: hr.Mixture, args: argparse.Namespace) -> dict[str, Any]:
+    return ratios(
+        "loader / decode limit, 29 sources",
+        ">= 0.95",
+        args.repeats,
+        lambda: rate(mixture, args.seconds),
+        lambda: limit(mixture, args.seconds, allowed_cpus()),
+    )
+
+
+def against_single_sources(mixture: hr.Mixture, args: argparse.Namespace) -> dict[str, Any]:
+    """The mixture against the mean cost of its sources alone, each with the same share."""
+    seconds = max(1.0, args.seconds / 4)
+
+    def alone() -> float:
+        costs = [
+            1 / rate(hr.Mixture((source,), mixture.root), seconds) for source in mixture.active
+        ]
+        return len(costs) / sum(costs)
+
+    return ratios(
+        "29 sources / the same alone",
+        ">= 0.97",
+        max(1, args.repeats - 1),
+        lambda: rate(mixture, args.seconds),
+        alone,
+    )
+
+
+def full_metadata(mixture: hr.Mixture, args: argparse.Namespace) -> dict[str, Any]:
+    return ratios(
+        "full metadata / none",
+        ">= 0.98",
+        args.repeats + 2,
+        lambda: rate(mixture, args.seconds, metadata="full"),
+        lambda: rate(mixture, args.seconds, metadata="none"),
+    )
+
+
+def one_per_episode(data: Path, args: argparse.Namespace) -> dict[str, Any]:
+    def mixture(count: int) -> hr.Mixture:
+        overrides = [
+            f"root={data}",
+            "defaults.split=train",
+            f"defaults.samples_per_episode={count}",
+        ]
+        return hr.Mixture.load("oxe29", overrides)
+
+    return ratios(
+        "samples_per_episode 1 / all pairs",
+        ">= 0.97",
+        args.repeats,
+        lambda: rate(mixture(1), args.seconds),
+        lambda: rate(mixture(0), args.seconds),
+    )
+
+
+def scaling(
+    mixture: hr.Mixture, name: str, counts: Sequence[int], args: argparse.Namespace
+) -> dict[str, Any]:
+    found = {}
+    for count in counts:
+        found[str(count)] = ratios(
+            f"{name}, {count} threads / limit",
+            ">= 0.9 at 16" if name == "oxe29" else ">= 0.8 at 16",
+            args.repeats,
+            lambda count=count: rate(mixture, args.seconds, threads=count, batch_size=128),  # type: ignore[misc]
+            lambda count=count: limit(mixture, args.seconds, count),  # type: ignore[misc]
+        )
+    return found
+
+
+def small_jpeg(root: Path) -> hr.Mixture:
+    """One dataset of 256x256 JPEG frames."""
+    data = root / "jpeg256"
+    if not data.exists():
+        synthesize(data, only=["fmb"], episodes=32)
+    return hr.Mixture.from_dict({"root": str(data), "sources": [{"name": "fmb"}]})
+
+
+def child(code: str, *arguments: str) -> Any:
+    """Run a piece of code in a fresh process; it prints JSON."""
+    out = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
+    )
+    return json.loads(out.stdout)
+
+
+FIRST = """
+import json, sys, time
+import headrace as hr
+mixture = hr.Mixture.from_dict(json.load(open(sys.argv[1])))
+started = time.perf_counter()
+with hr.Loader(mixture, batch_size=64, image_size=256, keep_free=0) as loader:
+    made = time.perf_counter()
+    next(loader)
+    print(json.dumps([made - started, time.perf_counter() - started]))
+"""
+
+
+def first_batch(data: Path, root: Path) -> dict[str, Any]:
+    """From built catalogs, in a fresh process, imports not counted."""
+    found = {}
+    names = list(hr.known_datasets().values())
+    for copies, target in ((1, 1.0), (10, 2.0)):
+        sources = []
+        for copy in range(copies):
+            for known in names:
+                folder = data / known.folder if copy == 0 else root / f"copy{copy}" / known.folder
+                if not folder.exists():
+                    ignore = shutil.ignore_patterns(".headrace")
+                    shutil.copytree(
+                        data / known.folder, folder, copy_function=os.link, ignore=ignore
+                    )
+                hr.Catalog.open(folder)
+                sources.append({"name": f"{known.name}_{copy}", "path": str(folder)})
+        path = root / f"mixture{copies}.json"
+        path.write_text(json.dumps({"sources": sources}))
+        samples = [child(FIRST, str(path)) for _ in range(5)]
+        first = [sample[1] for sample in samples]
+        say(
+            f"first batch, {len(sources)} sources",
+            f"{statistics.median(first):.2f} s ({min(first):.2f} to {max(first):.2f}), of which "
+            f"{statistics.median(s[0] for s in samples):.2f} s to open; target {target:.0f} s",
+        )
+        found[str(len(sources))] = first
+    return found
+
+
+MEMORY = """
+import json, sys
+import headrace as hr
+mixture = hr.Mixture.load("oxe29", ["root=" + sys.argv[1], "defaults.split=train"])
+budget = None if sys.argv[2] == "default" else sys.argv[2]
+def anon():
+    status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+    return int(status["RssAnon"].split()[0]) / 1024
+peak = anon()
+with hr.Loader(mixture, batch_size=64, image_size=256, keep_free=0, budget=budget) as loader:
+    for number in range(60):
+        next(loader)
+        peak = max(peak, anon())
+        if number == 30:
+            for batch in loader.validation(limit_batches=3):
+                peak = max(peak, anon())
+    figures = loader.statistics().engine.budget
+print(json.dumps([peak, figures.peak / 2**20, figures.limit / 2**20]))
+"""
+
+
+def memory(data: Path) -> dict[str, Any]:
+    found = {}
+    for budget in ("default", "256MiB", "128MiB"):
+        peak, held, allowed = child(MEMORY, str(data), budget)
+        say(
+            f"memory, budget {budget}",
+            f"{peak:.0f} MB anonymous in all (target 500); {held:.0f} of {allowed:.0f} MiB of the "
+            "budget held at most",
+        )
+        found[budget] = {"anonymous_mb": peak, "held_mib": held, "budget_mib": allowed}
+    return found
+
+
+VALIDATION = """
+import json, os, sys, threading, time
+import headrace as hr
+overrides = ["root=" + sys.argv[1], "defaults.split=train[:6]", "defaults.val_split=train[6:]"]
+with hr.Loader(hr.Mixture.load("oxe29", overrides), batch_size=64, image_size=256,
+               keep_free=0) as loader:
+    for _ in range(20):
+        next(loader)
+    counts = [threading.active_count(), len(os.listdir("/proc/self/fd"))]
+    found = []
+    for _ in range(5):
+        started = time.perf_counter()
+        validation = loader.validation()
+        next(validation)
+        found.append(time.perf_counter() - started)
+        del validation
+        next(loader)
+    later = [threading.active_count(), len(os.listdir("/proc/self/fd"))]
+print(json.dumps([found, counts, later]))
+"""
+
+
+def validation_start(data: Path) -> dict[str, Any]:
+    found, before, after = child(VALIDATION, str(data))
+    say(
+        "validation, to its first batch",
+        f"{statistics.median(found):.2f} s ({min(found):.2f} to {max(found):.2f}), the first time "
+        f"{found[0]:.2f} s; target 0.5 s; threads and files {before} before, {after} after",
+    )
+    return {"seconds": found, "before": before, "after": after}
+
+
+def overhead(mixture: hr.Mixture, args: argparse.Namespace) -> dict[str, Any]:
+    """CPU time of a sample beside reading and decoding: everything that is ours."""
+    with hr.Loader(mixture, batch_size=BATCH, image_size=SIZE, keep_free=0, threads=1) as loader:
+        for _ in range(4):
+            next(loader)
+        begin, cpu, count = loader.statistics().engine, time.process_time(), 0
+        started = time.perf_counter()
+        while time.perf_counter() - started < args.seconds:
+            count += len(next(loader))
+        end = loader.statistics().engine
+        spent = time.process_time() - cpu
+    before = {stage.name: stage.busy_s for stage in begin.stages}
+    stages = {s.name: 1e6 * (s.busy_s - before.get(s.name, 0)) / count for s in end.stages}
+    ours = 1e6 * spent / count - stages["read"] - stages["decode"]
+    say(
+        "overhead a sample, one thread",
+        f"{ours:.0f} us of CPU time beside {stages['read']:.0f} us to read and "
+        f"{stages['decode']:.0f} us to decode its two frames ({stages['fields']:.0f} us of it "
+        "for action, state and text)",
+    )
+    return {"overhead_us": ours, **stages}
+
+
+if __name__ == "__main__":
+    main()
