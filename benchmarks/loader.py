@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import shutil
 import statistics
@@ -22,11 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import headrace as hr
-from headrace.decoding.frame import FrameDecoder
-from headrace.decoding.resize import use_one_thread_per_call
+from headrace.measure.limit import decode_limit
 from headrace.processes import allowed_cpus
 from headrace.testing import synthesize
 from index import machine, say
@@ -101,46 +97,8 @@ def rate(mixture: hr.Mixture, seconds: float, **options: Any) -> float:
 
 def limit(mixture: hr.Mixture, seconds: float, processes: int) -> float:
     """Samples a second of reading and decoding the same draws in tight loops."""
-    loader = hr.Loader(mixture, batch_size=BATCH, image_size=SIZE, keep_free=0)
-    samples = loader._planner.samples(loader._sampler.draw(np.arange(8192)))
-    work = [
-        (
-            loader.sources[sample.source].catalog.shard_file(sample.shard)[0],
-            list(zip(sample.offsets, sample.lengths, strict=True)),
-        )
-        for sample in samples
-    ]
-    loader.close()
-    context = multiprocessing.get_context("fork")
-    barrier, results = context.Barrier(processes), context.Queue()
-    workers = [
-        context.Process(target=tight, args=(work[n::processes], seconds, barrier, results))
-        for n in range(processes)
-    ]
-    for worker in workers:
-        worker.start()
-    total = sum(results.get() for _ in workers)
-    for worker in workers:
-        worker.join()
-    return total
-
-
-def tight(work: list[Any], seconds: float, barrier: Any, results: Any) -> None:
-    use_one_thread_per_call()
-    decoder, out = FrameDecoder(), np.empty((SIZE, SIZE, 3), np.uint8)
-    files: dict[str, int] = {}
-    for path, _ in work:
-        files.setdefault(path, os.open(path, os.O_RDONLY))
-    buffer = memoryview(bytearray(4 << 20))
-    barrier.wait()
-    started, count = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        for path, frames in work[count % len(work) : count % len(work) + 32]:
-            for offset, length in frames:
-                os.preadv(files[path], [buffer[:length]], offset)
-                decoder.decode(buffer[:length], out)
-            count += 1
-    results.put(count / (time.perf_counter() - started))
+    with hr.Loader(mixture, batch_size=BATCH, image_size=SIZE, keep_free=0) as loader:
+        return decode_limit(loader, seconds=seconds, processes=processes).samples_per_s
 
 
 def ratios(

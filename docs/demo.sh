@@ -30,4 +30,5 @@ print("decoded:", catalog.frame(episode, t=3).shape)
 print("action: ", catalog.read(episode, "action/world_vector", 3, 8).sum(axis=0))
 print("said:   ", catalog.instruction(episode))
 PYTHON
+say python docs/stream.py "$root" 5
 printf '\nThe contact sheet is demo/contact_sheet.png\n'

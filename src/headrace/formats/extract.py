@@ -132,10 +132,14 @@ def _span(
     """Varints and texts, whose steps have no fixed place, and everything an episode has once."""
     if not field.per_step:
         return _episode_value(field, parts, places, fetch)
-    flat = _list(parts[0], places, fetch)
     width = field.width
     if width is None:
         raise RecordError(f"a step's {field.key!r} has no fixed number of values")
+    if parts[0].list_kind == INTS and places.size(parts[0]):
+        data = fetch(places.start(parts[0]), places.size(parts[0]))
+        wanted = decode_varints(data, start * width, stop * width, count=places.steps * width)
+        return _typed(wanted, field).reshape(stop - start, *_sizes(field))
+    flat = _list(parts[0], places, fetch)
     if len(flat) != places.steps * width:
         raise _absent(parts[0], len(flat), places.steps)
     chosen = flat[start * width : stop * width].reshape(stop - start, *_sizes(field))

@@ -19,19 +19,31 @@ __all__ = ["MAX_TENSOR_BYTES", "decode_tensor", "decode_varints"]
 MAX_TENSOR_BYTES = 256 << 20
 
 
-def decode_varints(data: bytes) -> NDArray[np.int64]:
-    """The int64 values of a packed Int64List.
+def decode_varints(
+    data: bytes, start: int = 0, stop: int | None = None, *, count: int | None = None
+) -> NDArray[np.int64]:
+    """The int64 values of a packed Int64List, or those numbered [start, stop) of it.
+
+    `count` is how many there should be in all; another number is an error.
 
     >>> decode_varints(bytes([1, 0xAC, 0x02])).tolist()
     [1, 300]
     """
     raw = np.frombuffer(data, np.uint8)
     last = raw < 0x80
-    if last.all():  # flags and text: every number is one byte
-        return raw.astype(np.int64)
     stops = np.flatnonzero(last)
-    if not len(stops) or stops[-1] != len(raw) - 1:
+    if len(raw) and (not len(stops) or stops[-1] != len(raw) - 1):
         raise RecordError("a list of integers ends inside a number")
+    if count is not None and len(stops) != count:
+        raise RecordError(f"a list of integers has {len(stops):,} values where {count:,} are due")
+    if len(stops) == len(raw):  # flags and text: every number is one byte
+        return raw[start:stop].astype(np.int64)
+    if start or stop is not None:
+        first = stops[start - 1] + 1 if start else 0
+        stops = stops[start:stop] - first
+        raw = raw[first : first + stops[-1] + 1] if len(stops) else raw[:0]
+        if not len(stops):
+            return np.zeros(0, np.int64)
     starts = np.concatenate(([0], stops[:-1] + 1))
     widths = stops - starts + 1
     widest = int(widths.max())

@@ -8,6 +8,7 @@ through the catalog, which is the plain twin of everything here.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,7 @@ from headrace.formats.example import blob_ends, blob_place
 from headrace.formats.features import Field
 from headrace.formats.layout import FIXED, parts_of
 
-__all__ = ["NumberField", "TextField"]
+__all__ = ["NumberField", "RobotNames", "TextField"]
 
 Ints = NDArray[np.int64]
 
@@ -30,12 +31,13 @@ class NumberField:
     catalog: Catalog
     field: Field
     dim: int
+    step_bytes: int = 0  #: bytes a step has in the file; 0 if that is not a fixed place
 
-    @property
-    def step_bytes(self) -> int:
-        """Bytes a step has in the file; 0 if that is not a fixed place."""
-        part = parts_of(self.field)[0]
-        return part.step_bytes if part.storage == FIXED else 0
+    @staticmethod
+    def of(catalog: Catalog, field: Field, dim: int) -> NumberField:
+        """The field with what follows from how it is stored."""
+        part = parts_of(field)[0]
+        return NumberField(catalog, field, dim, part.step_bytes if part.storage == FIXED else 0)
 
     def offsets(self, episodes: Ints, steps: Ints) -> Ints:
         """Where each step's numbers stand in its file; -1: ask the catalog."""
@@ -107,3 +109,18 @@ def _length_prefix(unit: bytes) -> int:
     if len(unit) > 2 and unit[2] < 0x80:
         return (unit[1] & 0x7F) | unit[2] << 7
     return -1
+
+
+class RobotNames:
+    """The robot that an episode names; there are few episodes next to samples, so it is kept."""
+
+    def __init__(self, catalog: Catalog, key: str) -> None:
+        self._catalog, self._key = catalog, key
+        self._known: dict[int, str] = {}
+
+    def __getitem__(self, episode: int) -> str:
+        name = self._known.get(episode)
+        if name is None:
+            value = bytes(self._catalog.read(episode, self._key))
+            name = self._known[episode] = sys.intern(value.decode("utf-8", "replace"))
+        return name

@@ -23,7 +23,7 @@ from headrace.engine.stream import Filled, Stream
 from headrace.errors import HeadraceError, SplitError, UsageError
 from headrace.loader.batch import Batch
 from headrace.loader.opened import OpenedSource, WindowSpec, open_sources
-from headrace.loader.plan import Planner
+from headrace.loader.plan import Planner, Sample
 from headrace.loader.sequence import TrainingSequence, ValidationSequence
 from headrace.loader.settings import Settings, Sizes
 from headrace.loader.statistics import LoaderStatistics
@@ -136,6 +136,17 @@ class Loader:
         filled = next(self._stream)
         self._delivered += 1
         return self._batch(filled)
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait to be taken: `next` would give one without a wait, or nearly so."""
+        return 0 if self._stream is None else self._stream.statistics().ready
+
+    def next_samples(self, count: int) -> list[Sample]:
+        """Where the frames of the next draws lie, without drawing them (for measuring)."""
+        return self._planner.samples(
+            self._sampler.draw(np.arange(self._draws, self._draws + count))
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """Where the sequence stands: plain values, the same on every rank."""
@@ -264,6 +275,11 @@ class _Pass(Iterator[Batch]):
     def __init__(self, loader: Loader, stream: Stream) -> None:
         self._loader, self._stream = loader, stream
         self._finalizer = weakref.finalize(self, loader._engine.drop, stream)
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait to be taken."""
+        return self._stream.statistics().ready
 
     def __next__(self) -> Batch:
         try:

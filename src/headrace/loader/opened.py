@@ -16,7 +16,7 @@ from headrace.catalog.source import Roles, find_roles
 from headrace.config import Mixture, Source
 from headrace.errors import HeadraceError, SelectionError
 from headrace.formats.features import Field
-from headrace.loader.fields import NumberField, TextField
+from headrace.loader.fields import NumberField, RobotNames, TextField
 from headrace.reading.local import LocalFiles
 from headrace.sampling.items import SourceItems
 from headrace.sampling.windows import (
@@ -56,7 +56,7 @@ class OpenedSource:
     action: NumberField | None
     state: NumberField | None
     language: TextField | None
-    robot: str | None  #: episode field that names the robot
+    robot: RobotNames | None  #: where episodes name it
     asked: float | None  #: weight as the mixture gives it; None: proportional
     split: str
     val_split: str | None
@@ -131,7 +131,7 @@ def _open(source: Source, catalog: Catalog, window: WindowSpec) -> OpenedSource:
         action=_numbers(catalog, roles.action, known.action_dim if known else 0),
         state=_numbers(catalog, roles.state, known.state_dim if known else 0),
         language=TextField(catalog, roles.language) if roles.language else None,
-        robot=known.robot if known else None,
+        robot=RobotNames(catalog, known.robot) if known and known.robot else None,
         asked=source.weight,
         split=source.split,
         val_split=source.val_split,
@@ -154,4 +154,4 @@ def _numbers(catalog: Catalog, field: Field | None, dim: int) -> NumberField | N
     """A numeric role; none for text and for tensors without a fixed size."""
     if field is None or field.is_string or field.width is None or field.ragged:
         return None
-    return NumberField(catalog, field, min(dim or field.width, field.width))
+    return NumberField.of(catalog, field, min(dim or field.width, field.width))

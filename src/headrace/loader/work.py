@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -174,8 +174,7 @@ class SampleWorker:
             else ""
         )
         if source.robot:
-            value: Any = source.catalog.read(sample.episode, source.robot)
-            draft.robot[row] = bytes(value).decode("utf-8", "replace")
+            draft.robot[row] = source.robot[sample.episode]
 
     def _grow(self, length: int) -> None:
         """A larger buffer for encoded frames; it only ever grows."""

@@ -1,0 +1,58 @@
+"""Stream a mixture for a few seconds and say what came: `python docs/stream.py ROOT [SECONDS]`."""
+
+import sys
+import time
+from collections import Counter
+
+import headrace as hr
+from headrace.measure.limit import decode_limit
+
+
+def memory_mb() -> float:
+    """Anonymous memory of this process."""
+    with open("/proc/self/status") as file:
+        status = dict(line.split(":", 1) for line in file)
+    return int(status["RssAnon"].split()[0]) / 1024
+
+
+root, seconds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
+mixture = hr.Mixture.load("oxe29", [f"root={root}"])
+
+started = time.perf_counter()
+with hr.Loader(mixture, batch_size=64, image_size=256, seed=0) as loader:
+    batch = next(loader)
+    print(f"first batch      {time.perf_counter() - started:.2f} s, {batch}")
+
+    limit = decode_limit(loader, seconds=seconds)
+    served: Counter[str] = Counter()
+    for _ in range(4):
+        next(loader)
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        batch = next(loader)
+        served.update(batch.names[number] for number in batch.dataset)
+    rate = sum(served.values()) / (time.perf_counter() - started)
+    print(f"throughput       {rate:,.0f} samples/s, globally shuffled over 29 datasets")
+    print(
+        f"decode limit     {limit.samples_per_s:,.0f} samples/s in {limit.processes} tight loops: "
+        f"the loader reaches {rate / limit.samples_per_s:.0%}"
+    )
+
+    started = time.perf_counter()
+    validation = next(iter(loader.validation()))
+    print(f"validation       first batch after {time.perf_counter() - started:.2f} s")
+    figures = loader.statistics()
+    budget = figures.engine.budget
+    print(
+        f"memory           {memory_mb():.0f} MB anonymous; {budget.peak / 2**20:.0f} MiB held of a "
+        f"budget of {budget.limit / 2**20:.0f}"
+    )
+    total = sum(served.values())
+    print(f"shares           asked and served over {total:,} samples:")
+    for name, share in list(figures.asked.items())[:5]:
+        print(f"  {name:<22} {share:7.3%} {served[name] / total:7.3%}")
+    worst = max(abs(served[name] / total - share) for name, share in figures.asked.items())
+    print(f"  ... {len(figures.asked) - 5} more, at most {worst:.3%} apart (0 in a block of 65,536)")
+
+    state = loader.state_dict()
+    print(f"state            {state['draws']:,} draws, seed {state['seed']}: all that resuming needs")

@@ -1,0 +1,1 @@
+"""Measuring: what the machine could do, and what a loader does."""

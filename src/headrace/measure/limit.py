@@ -1,0 +1,97 @@
+"""The decode limit: the same draws, read and decoded in tight loops, with nothing else.
+
+It is the yardstick of a loader: no loader that decodes these frames on these cores can be faster.
+Processes, not threads, so that no interpreter lock is in it.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from headrace.decoding.frame import FrameDecoder
+from headrace.decoding.resize import use_one_thread_per_call
+from headrace.loader import Loader
+from headrace.processes import ProcessPool, allowed_cpus
+
+__all__ = ["DecodeLimit", "decode_limit"]
+
+_WARMUP_SECONDS = 0.3  # processes start at different moments: the first and last parts overlap
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeLimit:
+    """What was measured."""
+
+    samples_per_s: float
+    processes: int
+    samples: int  #: decoded in all
+
+
+def decode_limit(
+    loader: Loader, *, seconds: float = 3.0, processes: int | None = None, samples: int = 4096
+) -> DecodeLimit:
+    """Read and decode a loader's next draws in a tight loop on all allowed cores."""
+    count = processes or allowed_cpus()
+    settings = loader.settings
+    draws = [
+        {
+            "file": loader.sources[sample.source].catalog.shard_file(sample.shard)[0],
+            "frames": list(zip(sample.offsets, sample.lengths, strict=True)),
+            "channels": loader.sources[sample.source].camera.shape[-1],
+        }
+        for sample in loader.next_samples(samples)
+    ]
+    jobs = [
+        {
+            "draws": draws[number::count],
+            "seconds": seconds + _WARMUP_SECONDS,
+            "size": [settings.height, settings.width],
+            "filter": settings.resize,
+            "after": _WARMUP_SECONDS,
+        }
+        for number in range(count)
+    ]
+    with ProcessPool("headrace.measure.limit_worker", count) as pool:
+        results = [result for _, result in pool.run(jobs, lambda *_: None)]
+    return DecodeLimit(
+        samples_per_s=sum(result["samples"] / result["seconds"] for result in results),
+        processes=count,
+        samples=sum(result["samples"] for result in results),
+    )
+
+
+def tight_loop(job: dict[str, Any], report: Any) -> dict[str, Any]:
+    """One process's part of the limit."""
+    del report
+    use_one_thread_per_call()
+    decoder = FrameDecoder(filter=job["filter"])
+    out = np.empty((*job["size"], 3), np.uint8)
+    draws = [(d["file"], d["frames"], d["channels"]) for d in job["draws"]]
+    files: dict[str, int] = {}
+    for path, _, _ in draws:
+        if path not in files:
+            files[path] = os.open(path, os.O_RDONLY)
+    longest = max(length for _, frames, _ in draws for _, length in frames)
+    buffer = memoryview(bytearray(longest))
+    begun, counted = perf_counter(), 0
+    started: float | None = None
+    place = 0
+    while (now := perf_counter()) - begun < job["seconds"]:
+        if started is None and now - begun >= job["after"]:
+            started, counted = now, 0
+        path, frames, channels = draws[place % len(draws)]
+        place += 1
+        for offset, length in frames:
+            data = buffer[:length]
+            os.preadv(files[path], [data], offset)
+            decoder.decode(data, out, channels=channels)
+        counted += 1
+    ended = perf_counter()
+    for fd in files.values():
+        os.close(fd)
+    return {"samples": counted, "seconds": ended - (started if started is not None else begun)}

@@ -1,0 +1,1 @@
+"""Batches for the frameworks that train on them: the only rooms that import frameworks."""

@@ -1,0 +1,18 @@
+"""Batches as torch tensors: `TorchLoader`. Needs torch: `pip install 'headrace[train]'`."""
+
+from headrace.errors import UsageError
+
+try:
+    import torch as _torch  # noqa: F401  (asked for here, so that its absence is explained once)
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise UsageError(
+        "batches as tensors (headrace.outputs.torch) need torch, which is not installed",
+        remedy="pip install 'headrace[train]'",
+    ) from error
+
+from headrace.outputs.torch.batch import Layout, TorchBatch
+from headrace.outputs.torch.loader import TorchLoader, ValidationLoader
+
+__all__ = ["Layout", "TorchBatch", "TorchLoader", "ValidationLoader"]

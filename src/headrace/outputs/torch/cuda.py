@@ -1,0 +1,143 @@
+"""To a CUDA device: pinned slots, and copies on a stream of their own."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.errors import UsageError
+from headrace.loader import Batch
+from headrace.outputs.torch.batch import Layout, TorchBatch, in_layout, to_tensors
+
+__all__ = ["CudaTarget", "checked_device"]
+
+_PAGE = 4096
+_cuda: Any = torch.cuda  # much of it has no types
+
+
+def checked_device(device: str | int | torch.device | None) -> torch.device | None:
+    """The CUDA device that is meant; None: tensors stay on the CPU."""
+    if device is None:
+        return None
+    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if found.type == "cpu":
+        return None
+    if found.type != "cuda":
+        raise UsageError(
+            f"device is {str(found)!r}", remedy="Give cuda, or nothing and move tensors yourself"
+        )
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"device is {str(found)!r}, but torch finds no CUDA device",
+            remedy="Leave device out, or install a driver and a torch with CUDA",
+        )
+    if found.index is not None and found.index >= torch.cuda.device_count():
+        raise UsageError(
+            f"device is {str(found)!r}, but there are {torch.cuda.device_count()} CUDA devices",
+            remedy="Give cuda, which is the device of torch.cuda.set_device",
+        )
+    return found
+
+
+class CudaTarget:
+    """A device, the stream that copies to it, and pinned memory to copy from."""
+
+    def __init__(self, device: torch.device, layout: Layout, *, pin: bool) -> None:
+        self.device = device
+        self.pin = pin
+        self._layout = layout
+        self._stream: Any = None
+
+    def settle(self) -> None:
+        """Plain "cuda" is the current device from here on: the trainer has chosen it by now."""
+        if self._stream is None:
+            self.device = torch.empty(0, device=self.device).device
+            self._stream = _cuda.Stream(self.device)
+
+    def allocate(self, size: int) -> NDArray[np.uint8]:
+        """Memory of a slot. Called by a thread of the engine, which has no current device."""
+        if not self.pin:
+            return np.empty(size, np.uint8)
+        with torch.cuda.device(self.device):
+            return _pinned(size)
+
+    def send(self, batch: Batch) -> CudaSent:
+        """Order the copy of a batch: uint8 over the bus, the layout is made over there."""
+        host: dict[str, Any] = dict(to_tensors(batch, "BTHWC"))
+        if self.pin:
+            host["draws"] = host["draws"].pin_memory()  # the one array that is not in the slot
+        with torch.cuda.stream(self._stream):
+            there = {
+                name: value.to(self.device, non_blocking=True)
+                if isinstance(value, Tensor)
+                else value
+                for name, value in host.items()
+            }
+            copied = _event(self._stream)
+            there["frames"] = in_layout(there["frames"], self._layout).contiguous()
+            complete = _event(self._stream)
+        return CudaSent(self.device, there, copied, complete)
+
+
+class CudaSent:
+    """A batch whose copy to a device was ordered."""
+
+    def __init__(
+        self, device: torch.device, batch: dict[str, Any], copied: Any, complete: Any
+    ) -> None:
+        self._device, self._batch = device, batch
+        self._copied = copied  # an event: the host's memory may change
+        self._complete = complete  # an event: the layout is made as well
+
+    def done(self) -> bool:
+        """Whether the copy is over."""
+        return bool(self._copied.query())
+
+    def wait(self) -> None:
+        """Return when it is over."""
+        self._copied.synchronize()
+
+    def take(self) -> TorchBatch:
+        """The batch; the consumer's stream waits for the copy, the consumer does not."""
+        current = torch.cuda.current_stream(self._device)
+        current.wait_event(self._complete)
+        batch, self._batch = self._batch, {}
+        for value in batch.values():
+            if isinstance(value, Tensor):  # its memory is of our stream, and is used on this one
+                value.record_stream(current)
+        return cast(TorchBatch, batch)
+
+
+def _event(stream: Any) -> Any:
+    """An event after all that was queued on a stream so far."""
+    event = _cuda.Event()
+    event.record(stream)
+    return event
+
+
+def _pinned(size: int) -> NDArray[np.uint8]:
+    """Page-locked memory, unlocked and freed when the last array on it is gone.
+
+    torch's own pinned memory (`pin_memory=True`) is rounded up to a power of two and never given
+    back: a slot of 24.1 MiB would hold 32, and the budget would not know.
+    """
+    pages = -(-size // _PAGE) * _PAGE
+    owner = np.empty(pages + _PAGE, np.uint8)
+    start = -owner.ctypes.data % _PAGE  # whole pages of its own: none can be locked twice
+    memory = owner[start : start + size]
+    cudart = _cuda.cudart()
+    address = memory.ctypes.data
+    error = cudart.cudaHostRegister(address, pages, 0)
+    if error != cudart.cudaError.success:
+        raise UsageError(
+            f"CUDA could not pin {pages:,} bytes of memory (error {error})",
+            remedy="Raise the limit of locked memory (ulimit -l), or give pin=False",
+        )
+    finalizer = weakref.finalize(owner, cudart.cudaHostUnregister, address)
+    finalizer.atexit = False  # the driver may be gone by then; the memory goes with the process
+    return memory

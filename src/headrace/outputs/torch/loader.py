@@ -1,0 +1,275 @@
+"""The loader for torch: an iterable of dicts of tensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_args
+
+import torch
+
+from headrace.config import Mixture
+from headrace.engine.slots import Allocate
+from headrace.errors import UsageError
+from headrace.loader import Batch, Loader
+from headrace.loader.opened import WindowSpec
+from headrace.loader.statistics import LoaderStatistics
+from headrace.outputs.torch.ahead import Ahead, Source
+from headrace.outputs.torch.batch import Layout, TorchBatch, to_tensors
+from headrace.outputs.torch.cuda import CudaTarget, checked_device
+from headrace.outputs.torch.ranks import check_process, distributed_rank
+from headrace.reading.local import LocalFiles
+
+__all__ = ["LoaderOptions", "TorchLoader", "ValidationLoader"]
+
+
+class LoaderOptions(TypedDict, total=False):
+    """The options of `Loader`, which a `TorchLoader` passes on."""
+
+    seed: int
+    frames: WindowSpec | str
+    metadata: Literal["none", "dataset", "full"]
+    action_chunk: int | None
+    threads: int | None
+    budget: int | str | None
+    keep_free: int | str
+    resize: str
+    on_error: Literal["raise", "skip"]
+    max_errors: int
+    rank: int | None
+    world: int | None
+    files: LocalFiles | None
+    allocate: Allocate | None
+
+
+class TorchLoader:
+    """Batches of a mixture as dicts of tensors, for a plain loop, Lightning or accelerate.
+
+    >>> from headrace.outputs.torch import TorchLoader
+    >>> with TorchLoader("oxe29.yaml", batch_size=64, image_size=256,  # doctest: +SKIP
+    ...                  device="cuda") as loader:
+    ...     for batch in loader:
+    ...         loss = model(batch["frames"], batch["action"])  # uint8 [64, 3, 2, 256, 256]
+
+    On the CPU (`device=None`) tensors share the loader's pooled memory, and BCTHW is a permuted
+    view with the strides of `torch.channels_last_3d`. With `device="cuda"` slots are pinned (unless
+    `pin=False`), and each batch is copied, one ahead, on a stream of its own; its tensors are
+    contiguous and belong to the consumer.
+
+    The sequence has no end. With `steps_per_epoch` an iteration ends after so many batches and the
+    next one goes on from there; `len` is then known. A state may be taken at any batch; after it
+    was loaded the first iteration is the rest of its epoch.
+
+    Rank and world are as given, else those of `torch.distributed`, else of torchrun's or Slurm's
+    environment. They, and which device plain "cuda" is, are settled at the first batch, so a loader
+    may be made before the trainer sets up its processes, though not before it forks them.
+    """
+
+    def __init__(
+        self,
+        mixture: Mixture | str | Path,
+        *,
+        batch_size: int,
+        image_size: int | tuple[int, int],
+        layout: Layout = "BCTHW",
+        device: str | int | torch.device | None = None,
+        pin: bool | None = None,
+        steps_per_epoch: int | None = None,
+        **options: Unpack[LoaderOptions],
+    ) -> None:
+        if layout not in get_args(Layout):
+            raise UsageError(f"layout is {layout!r}", remedy="Give BCTHW or BTHWC")
+        if steps_per_epoch is not None and steps_per_epoch < 1:
+            raise UsageError(
+                f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
+            )
+        self.layout: Layout = layout
+        self.steps_per_epoch = steps_per_epoch
+        self._target = _target(device, layout, pin)
+        if self._target is not None and options.get("allocate") is None:
+            options["allocate"] = self._target.allocate
+        self._rank_given = options.get("rank") is not None
+        self.loader = Loader(mixture, batch_size=batch_size, image_size=image_size, **options)
+        self._process = os.getpid()
+        self._settled = False
+        self._ahead: Ahead | None = None
+        self._step = 0  # batches of this epoch so far
+        self._resumed = False  # the next iteration goes on at that step
+
+    def __repr__(self) -> str:
+        where = "cpu" if self._target is None else self._target.device
+        return f"<TorchLoader {self.layout} on {where} of {self.loader!r}>"
+
+    @property
+    def batch_size(self) -> int:
+        """Samples a batch of this rank has."""
+        return self.loader.settings.batch_size
+
+    # -- training ------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[TorchBatch]:
+        # The first `next` begins the epoch: trainers call `iter` more often than they iterate.
+        if not self._resumed:
+            self._step = 0
+        self._resumed = False
+        while self.steps_per_epoch is None or self._step < self.steps_per_epoch:
+            try:
+                yield self._next()  # no name for it: the generator must not hold the batch
+            except StopIteration:  # closed meanwhile
+                return
+
+    def __len__(self) -> int:
+        """Batches of an epoch. Like torch's DataLoader, a TypeError where there is no end."""
+        if self.steps_per_epoch is None:
+            raise TypeError(
+                "a TorchLoader without steps_per_epoch has no length: its sequence has no end"
+            )
+        return self.steps_per_epoch
+
+    def __bool__(self) -> bool:
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the consumer stands: plain values, the same on every rank."""
+        state = self.loader.state_dict()
+        settings = self.loader.settings
+        if self._ahead is not None:
+            state["draws"] -= self._ahead.ahead * settings.batch_size * settings.world
+        state["step"] = self._step % self.steps_per_epoch if self.steps_per_epoch else 0
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken, also one of `Loader`."""
+        self.loader.load_state_dict(state)
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+        step = int(state.get("step", 0))
+        self._step = step % self.steps_per_epoch if self.steps_per_epoch else 0
+        self._resumed = True
+
+    def _next(self) -> TorchBatch:
+        self._settle()
+        if self._target is None:
+            batch = to_tensors(next(self.loader), self.layout)
+        else:
+            if self._ahead is None:
+                self._ahead = Ahead(self.loader, self._target.send)
+            batch = next(self._ahead)
+        self._step += 1
+        return batch
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def validation(self, limit_batches: int | None = None) -> ValidationLoader:
+        """The validation splits, as a loader of which each iteration is one pass."""
+        return ValidationLoader(self, limit_batches)
+
+    def statistics(self) -> LoaderStatistics:
+        """Frozen figures of everything so far."""
+        return self.loader.statistics()
+
+    def close(self) -> None:
+        """End the threads and give the memory back."""
+        if self._ahead is not None:
+            self._ahead.close()
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "a TorchLoader cannot be pickled or copied: it has threads and open files",
+            remedy="Make it in the process that uses it (with torch's DataLoader, "
+            "use num_workers=0)",
+        )
+
+    def _settle(self) -> None:
+        """Before a batch: the right process, and at the first one which rank and device it is."""
+        check_process(self._process)
+        if self._settled:
+            return
+        found = None if self._rank_given else distributed_rank()
+        if found is not None:
+            rank, world = found
+            self.loader.settings = replace(self.loader.settings, rank=rank, world=world)
+        if self._target is not None:
+            self._target.settle()
+        self._settled = True
+
+    def _validation_pass(self, limit_batches: int | None) -> Iterator[TorchBatch]:
+        self._settle()
+        batches = self.loader.validation(limit_batches)
+        if self._target is not None:
+            return Ahead(cast(Source, batches), self._target.send)
+        return _Tensors(batches, self.layout)
+
+
+class ValidationLoader:
+    """The validation splits; each iteration is one pass in the same order. Made by `validation`.
+
+    Ranks share each pass. If its samples do not divide, the last ranks have one batch less, or a
+    shorter one: where all must step together, give a `limit_batches` that every rank has.
+    """
+
+    def __init__(self, loader: TorchLoader, limit_batches: int | None) -> None:
+        self._loader = loader
+        self._limit = limit_batches
+
+    def __repr__(self) -> str:
+        return f"<ValidationLoader, limit {self._limit}, of {self._loader!r}>"
+
+    @property
+    def batch_size(self) -> int:
+        """Samples a batch of this rank has, but for the last one."""
+        return self._loader.batch_size
+
+    def __iter__(self) -> Iterator[TorchBatch]:
+        # A generator, so that nothing is read before the first `next`.
+        yield from self._loader._validation_pass(self._limit)
+
+    def __len__(self) -> int:
+        """Batches of a pass on this rank."""
+        self._loader._settle()
+        settings = self._loader.loader.settings
+        left = self._loader.loader.validation_length() - settings.rank * settings.batch_size
+        batches = max(0, -(-left // (settings.batch_size * settings.world)))
+        return batches if self._limit is None else min(batches, self._limit)
+
+
+class _Tensors(Iterator[TorchBatch]):
+    """Batches as tensors on the CPU."""
+
+    def __init__(self, source: Iterator[Batch], layout: Layout) -> None:
+        self._source, self._layout = source, layout
+
+    def __next__(self) -> TorchBatch:
+        return to_tensors(next(self._source), self._layout)
+
+
+def _target(
+    device: str | int | torch.device | None, layout: Layout, pin: bool | None
+) -> CudaTarget | None:
+    found = checked_device(device)
+    if found is not None:
+        return CudaTarget(found, layout, pin=pin is not False)
+    if pin:
+        # A copy from pinned memory that the consumer orders may outlive the batch, and with it the
+        # slot's lease: only we know when our own copies are done.
+        raise UsageError(
+            "pin is for batches that the loader copies to a CUDA device itself",
+            remedy="Give device='cuda', or leave pin out",
+        )
+    return None

@@ -1,0 +1,52 @@
+"""The decode limit: measured on the loader's own draws."""
+
+import pytest
+
+import headrace as hr
+from headrace.measure.limit import decode_limit, tight_loop
+from headrace.testing import synthesize
+
+
+@pytest.fixture
+def loader(tmp_path):
+    synthesize(tmp_path, only=["bridge", "utaustin_mutex"], episodes=2, _max_steps=8)
+    mixture = hr.Mixture.from_dict(
+        {
+            "root": str(tmp_path),
+            "defaults": {"offset": 2, "weight": 1.0},
+            "sources": [{"name": "bridge"}, {"name": "utaustin_mutex"}],
+        }
+    )
+    with hr.Loader(mixture, batch_size=4, image_size=64, keep_free=0) as loader:
+        yield loader
+
+
+def test_the_limit_is_measured_in_processes_and_does_not_move_the_loader(loader):
+    limit = decode_limit(loader, seconds=0.5, processes=2, samples=16)
+    assert limit.processes == 2
+    assert limit.samples > 10
+    assert limit.samples_per_s > 20
+    assert next(loader).draws.tolist() == [0, 1, 2, 3]
+
+
+def test_the_next_samples_are_those_that_the_loader_draws_next(loader):
+    next(loader)
+    ahead = [sample.start for sample in loader.next_samples(8)]
+    starts = [int(t) for _ in range(2) for t in next(loader).frame_idx]
+    assert ahead == starts
+
+
+def test_a_damaged_frame_shows_in_the_limit_too(loader, tmp_path):
+    (sample, *_) = loader.next_samples(1)
+    path = tmp_path / "zeros"
+    path.write_bytes(bytes(10_000))
+    job = {
+        "draws": [{"file": str(path), "frames": [[0, 5000]], "channels": 3}],
+        "seconds": 0.1,
+        "after": 0.0,
+        "size": [64, 64],
+        "filter": "bilinear",
+    }
+    with pytest.raises(hr.ImageError):
+        tight_loop(job, None)
+    assert sample.lengths
