@@ -39,7 +39,7 @@ with hr.Loader(mixture, batch_size=64, image_size=256, seed=0) as loader:
     )
 
     started = time.perf_counter()
-    validation = next(iter(loader.validation()))
+    next(loader.validation())
     print(f"validation       first batch after {time.perf_counter() - started:.2f} s")
     figures = loader.statistics()
     budget = figures.engine.budget
@@ -52,7 +52,7 @@ with hr.Loader(mixture, batch_size=64, image_size=256, seed=0) as loader:
     for name, share in list(figures.asked.items())[:5]:
         print(f"  {name:<22} {share:7.3%} {served[name] / total:7.3%}")
     worst = max(abs(served[name] / total - share) for name, share in figures.asked.items())
-    print(f"  ... {len(figures.asked) - 5} more, at most {worst:.3%} apart (0 in a block of 65,536)")
+    print(f"  ... {len(served) - 5} more, at most {worst:.2%} apart (exact in every 65,536 draws)")
 
     state = loader.state_dict()
-    print(f"state            {state['draws']:,} draws, seed {state['seed']}: all that resuming needs")
+    print(f"state            {state['draws']:,} draws and seed {state['seed']}: enough to resume")
