@@ -26,7 +26,7 @@ $(VENV)/.dev: $(VENV)/.core constraints-dev.txt
 	touch $@
 
 $(VENV)/.tf: $(VENV)/.dev
-	$(PIP) install -c constraints-dev.txt -e '.[tf]' importlib_resources  # TFDS needs it to write
+	$(PIP) install -c constraints-dev.txt -e '.[tf,train]' importlib_resources  # TFDS needs the last
 	touch $@
 
 demo: $(VENV)/.core

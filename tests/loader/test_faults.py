@@ -358,10 +358,11 @@ def test_a_fork_after_the_start_is_told_in_the_child_and_the_parent_goes_on(mixt
         """
         pid = os.fork()
         if pid == 0:
-            try:
-                loader.validation()
-            except hr.UsageError as error:
-                print('child:', error.problem, flush=True)
+            for use in (lambda: next(loader), loader.validation):
+                try:
+                    use()
+                except hr.UsageError as error:
+                    print('child:', error.problem, flush=True)
             os._exit(0)
         os.waitpid(pid, 0)
         next(loader)
@@ -370,6 +371,7 @@ def test_a_fork_after_the_start_is_told_in_the_child_and_the_parent_goes_on(mixt
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
+        "child: the loader was started in another process",
         "child: the loader was started in another process",
         "parent goes on",
     ]

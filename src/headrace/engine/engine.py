@@ -91,7 +91,9 @@ class Engine:
         options = {} if allocate is None else {"allocate": allocate}
         pool = SlotPool(specs, slots, self.budget, freed=lambda: self._events.put(True), **options)
         rank = next(self._opened)
-        stream = Stream(rank, source, pool, lambda: self._stopping, self._one_more)
+        stream = Stream(
+            rank, source, pool, lambda: self._stopping, self._one_more, self._check_process
+        )
         with self._lock:
             self._streams.append(stream)
             self._wanted[id(stream)] = slots
@@ -170,13 +172,16 @@ class Engine:
             thread.daemon = True  # an interpreter that exits closes us, but must never wait for us
             thread.start()
 
-    def _check(self) -> None:
+    def _check_process(self) -> None:
         if self._pid != os.getpid():
             raise UsageError(
                 "the loader was started in another process",
                 remedy="Make it after the fork: its threads do not follow into a child "
                 "(with torch's DataLoader, use num_workers=0)",
             )
+
+    def _check(self) -> None:
+        self._check_process()
         if self._stopping:
             raise UsageError("the loader is closed", remedy="Make a new one")
 

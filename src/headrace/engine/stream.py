@@ -68,11 +68,13 @@ class Stream(Iterator[Filled]):
         pool: SlotPool,
         closed: Callable[[], bool],
         more: Callable[[Stream], bool],
+        check: Callable[[], None],
     ) -> None:
         self.rank = rank  #: how late it was opened
         self._source = source
         self.pool = pool
         self._engine_closed = closed
+        self._check = check  # raises in a process that has none of the threads
         self._more = more  # asks for one more slot; whether the budget has it
         self._order: queue.SimpleQueue[Pending | BaseException | None] = queue.SimpleQueue()
         self._on_the_way: deque[Pending] = deque()  # the scheduler appends, the consumer pops
@@ -135,6 +137,7 @@ class Stream(Iterator[Filled]):
     # -- the consumer's side -------------------------------------------------------------------
 
     def __next__(self) -> Filled:
+        self._check()
         if self._failed is not None:
             raise self._failed
         started = time.perf_counter()

@@ -19,6 +19,7 @@ from headrace.formats.features import Field
 from headrace.loader.fields import NumberField, RobotNames, TextField
 from headrace.reading.local import LocalFiles
 from headrace.sampling.items import SourceItems
+from headrace.sampling.state import digest
 from headrace.sampling.windows import (
     WindowMode,
     frame_offsets,
@@ -64,7 +65,7 @@ class OpenedSource:
     steps: NDArray[np.int64] = field(repr=False)  #: of every episode of the catalog
 
     def episodes(self, split: str) -> NDArray[np.int64]:
-        """Numbers of a split's episodes that are long enough for a window."""
+        """Numbers of a split's episodes, short ones included."""
         return self.catalog.episodes(split)
 
     def items(self, episodes: NDArray[np.int64], *, all_pairs: bool = False) -> SourceItems:
@@ -74,12 +75,14 @@ class OpenedSource:
 
     def fingerprint(self, episodes: NDArray[np.int64]) -> dict[str, Any]:
         """What the order of samples depends on, for comparing states."""
+        counts = valid_starts(self.steps[episodes], self.k)
         return {
             "dataset": f"{self.catalog.name} {self.catalog.version}",
             "metadata": self.catalog.manifest.metadata_hash[:16],
             "split": self.split,
             "episodes": len(episodes),
-            "pairs": int(valid_starts(self.steps[episodes], self.k).sum()),
+            "pairs": int(counts.sum()),
+            "lengths": digest(counts),
             "camera": self.camera.key,
             "frames": list(self.offsets),
             "samples_per_episode": self.samples_per_episode,

@@ -132,7 +132,7 @@ def _pinned(size: int) -> NDArray[np.uint8]:
     memory = owner[start : start + size]
     cudart = _cuda.cudart()
     address = memory.ctypes.data
-    error = cudart.cudaHostRegister(address, pages, 0)
+    error = cudart.cudaHostRegister(address, pages, 1)  # 1: for all devices
     if error != cudart.cudaError.success:
         raise UsageError(
             f"CUDA could not pin {pages:,} bytes of memory (error {error})",

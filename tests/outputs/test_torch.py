@@ -1,0 +1,328 @@
+"""torch batches: the loader's own bytes and memory, epochs, states, errors."""
+
+import copy
+import gc
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+import headrace as hr
+from headrace.outputs.torch import TorchLoader
+from headrace.outputs.torch.loader import LoaderOptions
+
+ARRAYS = ("draws", "dataset", "episode_id", "frame_idx", "offset", "action", "state")
+
+
+def assert_equal(tensors, batch):
+    """A dict of tensors in BTHWC has all that the loader's batch has, to the byte."""
+    assert tensors["frames"].numpy().tobytes() == batch.frames.tobytes()
+    for name in (*ARRAYS, "action_is_pad"):
+        array = getattr(batch, name)
+        assert (name in tensors) == (array is not None)
+        if array is not None:
+            assert tensors[name].numpy().dtype == array.dtype
+            np.testing.assert_array_equal(tensors[name].numpy(), array, strict=True)
+    for name in ("language", "robot"):
+        assert tensors.get(name) == getattr(batch, name)
+    assert tensors["names"] == batch.names
+
+
+def draws(batches, count):
+    """The draw numbers of the next batches."""
+    return [batch["draws"].tolist() for batch in islice(batches, count)]
+
+
+@pytest.mark.parametrize("options", [{}, {"metadata": "none"}, {"metadata": "dataset"}])
+def test_batches_are_those_of_the_loader(mixture, loaders, options):
+    loader = loaders(layout="BTHWC", **options)
+    with hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, **options) as plain:
+        for tensors, batch in zip(islice(loader, 8), plain, strict=False):
+            assert_equal(tensors, batch)
+
+
+def test_chunks_of_actions_come_with_their_mask(mixture, loaders):
+    loader = loaders(layout="BTHWC", action_chunk=3)
+    options = {"batch_size": 4, "image_size": 32, "keep_free": 0, "action_chunk": 3}
+    with hr.Loader(mixture, **options) as plain:
+        for tensors, batch in zip(islice(loader, 4), plain, strict=False):
+            assert tensors["action_is_pad"].dtype == torch.bool
+            assert tensors["action"].shape[:2] == (4, 3)
+            assert_equal(tensors, batch)
+
+
+def test_bcthw_is_a_view_in_the_strides_of_channels_last(plain, loaders):
+    (tensors,) = islice(loaders(), 1)
+    frames = tensors["frames"]
+    assert frames.shape == (4, 3, 2, 32, 32)
+    assert frames.is_contiguous(memory_format=torch.channels_last_3d)
+    assert frames.permute(0, 2, 3, 4, 1).is_contiguous()  # as it lies in memory: BTHWC
+    np.testing.assert_array_equal(
+        frames.numpy(), next(plain).frames.transpose(0, 4, 1, 2, 3), strict=True
+    )
+
+
+@pytest.mark.parametrize("layout", ["BCTHW", "BTHWC"])
+def test_tensors_lie_in_the_slot_s_memory(loaders, layout):
+    slots = []
+
+    def allocate(size):
+        slots.append(np.empty(size, np.uint8))
+        return slots[-1]
+
+    loader = loaders(layout=layout, allocate=allocate)
+    for tensors in islice(loader, 12):
+        within = None
+        for name in ("frames", *ARRAYS[1:]):
+            place = tensors[name].data_ptr()
+            inside = [s for s in slots if 0 <= place - s.ctypes.data < s.nbytes]
+            assert len(inside) == 1, name
+            assert within is None or within is inside[0]
+            within = inside[0]
+
+
+@pytest.mark.parametrize("kept", ["frames", "state"])
+def test_a_slot_returns_when_the_last_of_its_tensors_is_gone(loaders, kept):
+    loader = loaders(threads=1)
+    batches = iter(loader)
+    tensors = next(batches)
+    pool = loader.loader._stream.pool
+    returned, put = [], pool.put
+    pool.put = lambda slot: (returned.append(slot), put(slot))  # leases ask the pool for `put`
+    tensors = next(batches)
+    tensor = tensors[kept]
+    view = tensor[1:]
+    expected = view.clone()
+    del tensors, tensor
+    gc.collect()
+    assert returned == []  # a view of one tensor keeps it
+    for _ in range(3 * pool.limit):  # others come and go
+        next(batches)
+    assert torch.equal(view, expected)
+    before = len(returned)
+    assert before == 3 * pool.limit
+    del view
+    assert len(returned) == before + 1
+
+
+def test_memory_is_reused_and_nothing_is_held_by_the_iterator(loaders):
+    loader = loaders()
+    batches = iter(loader)
+    for _ in range(50):
+        next(batches)
+    stream = loader.statistics().engine.streams[0]
+    assert stream.delivered == 50
+    assert stream.slots <= stream.slot_limit
+
+
+def test_an_epoch_ends_after_its_steps_and_the_next_goes_on(loaders):
+    loader = loaders(steps_per_epoch=3)
+    assert len(loader) == 3
+    first, second = draws(loader, 99), draws(loader, 99)
+    assert [len(first), len(second)] == [3, 3]
+    assert np.ravel(first + second).tolist() == list(range(24))
+
+
+def test_iterating_again_after_a_break_begins_a_whole_epoch(loaders):
+    loader = loaders(steps_per_epoch=3)
+    iter(loader)  # trainers call it to see whether they could
+    assert draws(loader, 1) == [[0, 1, 2, 3]]
+    assert [rows[0] for rows in draws(loader, 99)] == [4, 8, 12]
+
+
+def test_without_steps_per_epoch_there_is_no_length(loaders):
+    loader = loaders()
+    with pytest.raises(TypeError, match="steps_per_epoch"):
+        len(loader)
+    assert bool(loader)
+    assert len(draws(loader, 40)) == 40
+
+
+@pytest.mark.parametrize("before", [0, 1, 3, 4, 6, 7])
+def test_a_resumed_run_equals_the_uninterrupted_one(plain, loaders, before):
+    loader = loaders(steps_per_epoch=3, layout="BTHWC")
+    batches = (batch for _ in range(9) for batch in loader)
+    assert len(draws(batches, before)) == before
+    state = json.loads(json.dumps(loader.state_dict()))
+    resumed = loaders(steps_per_epoch=3, layout="BTHWC")
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    epochs = [list(resumed), list(resumed)]
+    rest = 3 - before % 3
+    assert [len(epoch) for epoch in epochs] == [rest, 3]
+    expected = list(islice(plain, before + rest + 3))[before:]
+    for tensors, batch in zip(epochs[0] + epochs[1], expected, strict=True):
+        assert_equal(tensors, batch)
+
+
+def test_a_state_can_be_loaded_into_a_running_loader_and_by_the_plain_one(plain, loaders):
+    loader = loaders()
+    draws(loader, 3)
+    state = loader.state_dict()
+    following = draws(loader, 3)
+    loader.load_state_dict(state)
+    assert draws(loader, 3) == following
+    plain.load_state_dict(state)
+    assert next(plain).draws.tolist() == following[0]
+    loader.load_state_dict(plain.state_dict())
+    assert draws(loader, 2) == following[1:]
+
+
+def test_a_state_of_another_mixture_says_what_differs(loaders):
+    state = loaders(seed=1).state_dict()
+    with pytest.raises(hr.UsageError, match="seed was 1, is 0"):
+        loaders().load_state_dict(state)
+
+
+def test_validation_is_one_pass_each_time(plain, loaders):
+    loader = loaders(layout="BTHWC")
+    training = draws(loader, 2)
+    validation = loader.validation()
+    assert validation.batch_size == 4
+    expected = list(plain.validation())
+    for _ in range(2):
+        found = list(validation)
+        assert len(found) == len(validation) == len(expected)
+        for tensors, batch in zip(found, expected, strict=True):
+            assert_equal(tensors, batch)
+    assert len(expected[-1]) < 4  # the last batch is shorter
+    limited = loader.validation(2)
+    assert len(limited) == len(list(limited)) == 2
+    assert len(loader.validation(10**6)) == len(expected)
+    assert training + draws(loader, 1) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
+
+
+def test_an_abandoned_validation_gives_its_slots_back(loaders):
+    loader = loaders()
+    draws(loader, 1)
+    for _ in range(10):
+        for _tensors in loader.validation():
+            break
+    assert len(loader.statistics().engine.streams) == 1
+
+
+def test_closing_ends_an_iteration_and_a_closed_loader_says_so(loaders):
+    loader = loaders()
+    batches = iter(loader)
+    next(batches)
+    loader.close()
+    assert list(batches) == []
+    fresh = loaders()
+    fresh.close()
+    with pytest.raises(hr.UsageError, match="closed"):
+        next(iter(fresh))
+
+
+def test_a_loader_that_is_let_go_ends_its_threads(mixture):
+    loader = TorchLoader(mixture, batch_size=4, image_size=32, keep_free=0)
+    batches = iter(loader)
+    tensors = next(batches)
+    expected = tensors["frames"].clone()
+    threads = list(loader.loader._engine._threads)
+    assert all(thread.is_alive() for thread in threads)
+    del loader, batches
+    assert not any(thread.is_alive() for thread in threads)
+    assert torch.equal(tensors["frames"], expected)  # the consumer's batch outlives it
+
+
+class Wrapped(IterableDataset):
+    """What someone writes who must hand a DataLoader to a trainer."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        return iter(self.loader)
+
+
+@pytest.mark.parametrize("started", [False, True])
+def test_workers_of_a_dataloader_get_an_error_that_names_the_remedy(loaders, started):
+    loader = loaders()
+    if started:
+        draws(loader, 1)
+    wrapped = DataLoader(
+        Wrapped(loader), batch_size=None, num_workers=1, multiprocessing_context="fork"
+    )
+    batches = iter(wrapped)
+    with pytest.raises(hr.UsageError, match="num_workers=0"):
+        next(batches)
+    batches._shutdown_workers()  # left to the garbage collector it takes torch five seconds
+    assert len(draws(loader, 2)) == 2  # and the loader goes on here
+
+
+def test_a_dataloader_without_workers_passes_batches_on(loaders):
+    wrapped = DataLoader(Wrapped(loaders(steps_per_epoch=2)), batch_size=None)
+    assert draws(wrapped, 99) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_forked_child_gets_an_error_and_does_not_hang(loaders):
+    loader = loaders()
+    batches = iter(loader)
+    next(batches)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            next(batches)
+        except hr.UsageError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert "after the fork" in pipe.read()
+    os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("how", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_pickling_and_copying_are_refused(loaders, how):
+    with pytest.raises(hr.UsageError, match="cannot be pickled.*in the process that uses it"):
+        how(loaders())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layout": "BHWC"}, "layout is 'BHWC'. Give BCTHW or BTHWC"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch is 0"),
+        ({"device": "meta"}, "device is 'meta'"),
+        ({"pin": True}, "Give device='cuda'"),
+        ({"batch_size": 0}, "batch_size is 0"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(loaders, options, message):
+    with pytest.raises(hr.UsageError, match=message):
+        loaders(**options)
+
+
+def test_cuda_where_there_is_none_is_refused_at_once(loaders, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for device in ("cuda", 0, torch.device("cuda", 1)):
+        with pytest.raises(hr.UsageError, match="finds no CUDA device. Leave device out"):
+            loaders(device=device)
+    assert next(iter(loaders(device="cpu")))["frames"].device.type == "cpu"
+
+
+def test_the_options_of_the_loader_are_all_passed_on():
+    own = {"self", "mixture", "batch_size", "image_size"}
+    assert set(LoaderOptions.__annotations__) == {*inspect.signature(hr.Loader).parameters} - own
+
+
+def test_a_missing_torch_names_the_feature_and_the_extra():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import headrace as hr, headrace.outputs\n"
+        "try:\n    from headrace.outputs.torch import TorchLoader\n"
+        "except hr.UsageError as error:\n    print(error)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "headrace.outputs.torch" in out.stdout
+    assert "pip install 'headrace[train]'" in out.stdout
