@@ -1,10 +1,11 @@
+import gc
 import os
 import threading
 
 import pytest
 
 from headrace.errors import DatasetError
-from headrace.reading.local import LocalFiles
+from headrace.reading.local import FileLeases, LocalFiles
 from headrace.spec import ByteRange
 
 
@@ -59,6 +60,7 @@ def test_no_more_files_stay_open_than_allowed(tmp_path):
     paths = [tmp_path / f"{i}" for i in range(10)]
     for i, path in enumerate(paths):
         path.write_bytes(bytes([i]) * 4)
+    gc.collect()  # other tests' files
     before = len(os.listdir("/proc/self/fd"))
     for i, path in enumerate(paths * 2):
         assert files.read(ByteRange(str(path), 1, 2)) == bytes([i % 10]) * 2
@@ -90,8 +92,32 @@ def test_files_in_use_by_other_threads_are_not_closed_under_them(tmp_path):
 
 
 def test_a_collected_set_of_files_leaves_none_open(file):
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     files = LocalFiles()
     files.read(ByteRange(file, 0, 1))
     del files
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_leases_keep_files_open_for_one_thread_up_to_a_limit(tmp_path):
+    files = LocalFiles(max_open=8)
+    leases = FileLeases(files, limit=2)
+    keys = []
+    for i in range(4):
+        (tmp_path / f"{i}").write_bytes(bytes([i]) * 10)
+        keys.append((str(tmp_path / f"{i}"), None))
+    for _ in range(3):
+        for i, key in enumerate(keys):
+            buffer = memoryview(bytearray(4))
+            files.read_into(leases[key], key[0], 3, buffer)
+            assert bytes(buffer) == bytes([i]) * 4
+    assert sum(handle.users for handle in files._handles.values()) == 2
+    leases.close()
+    assert sum(handle.users for handle in files._handles.values()) == 0
+
+
+def test_reading_into_memory_past_the_end_raises(file):
+    files = LocalFiles()
+    with files.using(file, None) as fd, pytest.raises(DatasetError, match="ends before byte 300"):
+        files.read_into(fd, file, 200, memoryview(bytearray(100)))

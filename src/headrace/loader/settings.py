@@ -21,6 +21,9 @@ __all__ = ["Settings", "Sizes", "parse_size", "rank_and_world"]
 #: Batches that wait ready for the consumer. Not tuned: hides a jitter of several steps, and is
 #: 100 MB at batch 64 of 256x256 pairs.
 PREFETCH = 4
+#: Unless more are asked for. Measured on 16 cores: every frame takes the interpreter lock a few
+#: times, and with 16 threads handing it on takes longer than decoding (benchmarks/results).
+MOST_THREADS = 8
 VALIDATION_SLOTS = 2
 SPARE_SLOTS = 2  # allowed for, but only made when a consumer keeps batches
 _READ_BUFFER = 1 << 20  # encoded bytes a thread may hold: ten times a large frame
@@ -84,7 +87,7 @@ class Settings:
             window=window,
             metadata=cast(Any, metadata),
             action_chunk=action_chunk or 0,
-            threads=threads or allowed_cpus(),
+            threads=threads or min(allowed_cpus(), MOST_THREADS),
             budget=None if budget is None else parse_size(budget),
             keep_free=parse_size(keep_free),
             resize=cast(Filter, resize),

@@ -19,7 +19,7 @@ from headrace.errors import DataError, HeadraceError
 from headrace.loader.opened import OpenedSource
 from headrace.loader.plan import Draft, Sample, Task
 from headrace.loader.settings import Settings
-from headrace.reading.local import LocalFiles
+from headrace.reading.local import FileLeases, LocalFiles
 
 __all__ = ["Errors", "SampleWorker", "Skipped"]
 
@@ -68,6 +68,7 @@ class SampleWorker:
     ) -> None:
         self._sources = sources
         self._files = files
+        self._leases = FileLeases(files, files.max_open // (2 * settings.threads))
         self._budget = budget
         self._counters = counters
         self._level = {"none": 0, "dataset": 1, "full": 2}[settings.metadata]
@@ -95,46 +96,45 @@ class SampleWorker:
     def _sample(self, sample: Sample, draft: Draft, arrays: Arrays) -> None:
         source = self._sources[sample.source]
         camera = source.camera
-        path, stamp = source.catalog.shard_file(sample.shard)
+        key = source.catalog.shard_file(sample.shard)
+        fd = self._leases[key]
+        path = key[0]
         frames = arrays["frames"]
         counters = self._counters
         seconds = counters.seconds
         read_s = decode_s = 0.0
-        with self._files.using(path, stamp) as fd:
-            for place, (offset, length) in enumerate(
-                zip(sample.offsets, sample.lengths, strict=True)
-            ):
-                if length < 0:
-                    raise self._absent(sample, place)
-                if length > len(self._buffer):
-                    self._grow(length)
-                data = self._view[:length]
-                started = perf_counter()
-                self._files.read_into(fd, path, offset, data)
-                middle = perf_counter()
-                try:
-                    self._decoder.decode(
-                        data,
-                        frames[sample.row, place],
-                        channels=camera.shape[-1] if camera.shape else None,
-                        dtype=cast(PixelType, camera.dtype),
-                    )
-                except HeadraceError as error:
-                    step = sample.start + source.offsets[place]
-                    raise error.within(offset=offset, frame=step) from None
-                ended = perf_counter()
-                read_s += middle - started
-                decode_s += ended - middle
-                counters.images += 1
-                counters.bytes += length
-            seconds["read"] = seconds.get("read", 0.0) + read_s
-            seconds["decode"] = seconds.get("decode", 0.0) + decode_s
-            if self._level:
-                started = perf_counter()
-                arrays["dataset"][sample.row] = sample.source
-                if self._level == 2:
-                    self._fields(source, sample, draft, arrays, fd)
-                counters.add("fields", perf_counter() - started)
+        for place, (offset, length) in enumerate(zip(sample.offsets, sample.lengths, strict=True)):
+            if length < 0:
+                raise self._absent(sample, place)
+            if length > len(self._buffer):
+                self._grow(length)
+            data = self._view[:length]
+            started = perf_counter()
+            self._files.read_into(fd, path, offset, data)
+            middle = perf_counter()
+            try:
+                self._decoder.decode(
+                    data,
+                    frames[sample.row, place],
+                    channels=camera.shape[-1] if camera.shape else None,
+                    dtype=cast(PixelType, camera.dtype),
+                )
+            except HeadraceError as error:
+                step = sample.start + source.offsets[place]
+                raise error.within(offset=offset, frame=step) from None
+            ended = perf_counter()
+            read_s += middle - started
+            decode_s += ended - middle
+            counters.images += 1
+            counters.bytes += length
+        seconds["read"] = seconds.get("read", 0.0) + read_s
+        seconds["decode"] = seconds.get("decode", 0.0) + decode_s
+        if self._level:
+            started = perf_counter()
+            arrays["dataset"][sample.row] = sample.source
+            if self._level == 2:
+                self._fields(source, sample, draft, arrays, fd)
+            counters.add("fields", perf_counter() - started)
         if self._decoder.scratch_bytes + len(self._buffer) != self._charged:
             self._charge()
 

@@ -19,7 +19,7 @@ from functools import cache
 from headrace.errors import DatasetError
 from headrace.spec import ByteRange
 
-__all__ = ["LocalFiles", "LocalFilesStatistics", "shared_files"]
+__all__ = ["FileLeases", "LocalFiles", "LocalFilesStatistics", "shared_files"]
 
 
 _Key = tuple[str, tuple[int, int] | None]
@@ -56,6 +56,11 @@ class LocalFiles:
         self._handles: OrderedDict[_Key, _Handle] = OrderedDict()
         self._lock = threading.Lock()
         self._reads = self._bytes = self._opened = 0
+
+    @property
+    def max_open(self) -> int:
+        """Files that may stay open."""
+        return self._max_open
 
     def __repr__(self) -> str:
         return f"<LocalFiles {len(self._handles)}/{self._max_open} open, {self._reads} reads>"
@@ -105,6 +110,14 @@ class LocalFiles:
     @contextmanager
     def using(self, path: str, stamp: tuple[int, int] | None) -> Iterator[int]:
         """An open descriptor that stays open for the duration."""
+        fd = self.acquire(path, stamp)
+        try:
+            yield fd
+        finally:
+            self.release(path, stamp)
+
+    def acquire(self, path: str, stamp: tuple[int, int] | None) -> int:
+        """A descriptor that stays open until it is released as often as it was acquired."""
         key = (path, stamp)
         with self._lock:
             handle = self._handles.get(key)
@@ -115,11 +128,12 @@ class LocalFiles:
             else:
                 self._handles.move_to_end(key)
             handle.users += 1
-        try:
-            yield handle.fd
-        finally:
-            with self._lock:
-                handle.users -= 1
+            return handle.fd
+
+    def release(self, path: str, stamp: tuple[int, int] | None) -> None:
+        """Undo one `acquire`."""
+        with self._lock:
+            self._handles[path, stamp].users -= 1
 
     def _evict(self) -> None:
         """Close the least recently used files beyond the limit; those in use stay."""
@@ -169,6 +183,35 @@ def _unreadable(path: str, error: OSError) -> DatasetError:
         file=path,
         remedy="Check that it is there and readable, or run `headrace index` again",
     )
+
+
+class FileLeases:
+    """Descriptors that one thread keeps, so that it need not ask the shared set for each read.
+
+    With many threads the set's lock would be taken ten thousand times a second.
+    """
+
+    def __init__(self, files: LocalFiles, limit: int) -> None:
+        self._files = files
+        self._limit = max(1, limit)
+        self._fds: OrderedDict[_Key, int] = OrderedDict()
+
+    def __getitem__(self, key: _Key) -> int:
+        fd = self._fds.get(key)
+        if fd is None:
+            fd = self._fds[key] = self._files.acquire(*key)
+            if len(self._fds) > self._limit:
+                oldest, _ = self._fds.popitem(last=False)
+                self._files.release(*oldest)
+        return fd
+
+    def close(self) -> None:
+        """Release everything."""
+        while self._fds:
+            self._files.release(*self._fds.popitem()[0])
+
+    def __del__(self) -> None:
+        self.close()
 
 
 @cache
