@@ -24,6 +24,7 @@ from headrace.decoding.header import Encoded, ImageHeader, read_header
 from headrace.decoding.image import MAX_PIXELS
 from headrace.decoding.jpeg import decode_jpeg
 from headrace.decoding.png import decode_png
+from headrace.decoding.png_stored import INFLATER_BYTES, stored_bytes
 from headrace.decoding.resize import Filter, check_filter, resize_into, workspace_bytes
 from headrace.errors import ImageError, UsageError
 
@@ -79,8 +80,9 @@ class FrameDecoder:
     def scratch_bytes(self) -> int:
         """The most memory a call has held so far beside `data` and `out`. Never shrinks.
 
-        The buffer that is kept for JPEGs, and what is taken and given back in a call: the pixels
-        of a PNG (OpenCV decodes to memory of its own) and the workspace of the resize.
+        The buffer that is kept, for the pixels of JPEGs and the inflated data of PNGs, and what is
+        taken and given back in a call: the pixels of a PNG (OpenCV decodes to memory of its own
+        and copies them), the state of its inflater and the workspace of the resize.
         """
         return self._buffer.nbytes + self._passing
 
@@ -89,14 +91,15 @@ class FrameDecoder:
 
         For the images that cameras give: not CMYK, not 16 bits in a camera declared as 8.
         """
-        pixels = 3 * source[0] * source[1]  # of the largest JPEG, and again of the largest PNG
+        pixels = 3 * source[0] * source[1]  # of a JPEG in the buffer, of a PNG twice beside it
+        kept = max(pixels, stored_bytes(ImageHeader("png", *source, channels=4, bits=8)))
         resized = target[0] * target[1]
         room = 0
         if self._filter == "area":
             room = 3 * min(source[0], target[0]) * min(source[1], target[1])
         elif self._filter == "nearest":
             room = 3 * target[0] * source[1]
-        return 2 * pixels + resized + room
+        return kept + 2 * pixels + INFLATER_BYTES + resized + room
 
     def decode(
         self, data: Encoded, out: _Pixels, *, channels: int | None = 3, dtype: str = "uint8"
@@ -130,11 +133,12 @@ class FrameDecoder:
         size, target = (header.height, header.width), (out.shape[0], out.shape[1])
         here = size[0] * size[1] if header.encoding == "jpeg" else 0
         there = target[0] * target[1] if size != target else 0
-        scratch = self._scratch(here + there)
         if header.encoding == "jpeg":
+            scratch = self._scratch(here + there)
             grey = decode_jpeg(data, header, 1, scratch[:here].reshape(*size, 1))
         else:
             grey = self._png(data, header, 1)
+            scratch = self._scratch(there)  # only now: the PNG itself passed through it
         if there:
             resized = scratch[here:].reshape(*target, 1)
             self._resize(grey, resized)
@@ -142,9 +146,10 @@ class FrameDecoder:
         cv2.cvtColor(grey, cv2.COLOR_GRAY2RGB, dst=out)
 
     def _png(self, data: Encoded, header: ImageHeader, channels: int) -> _Pixels:
-        pixels: _Pixels = decode_png(data, header, channels, quiet=False)
-        # 16 bits are held beside the 8 that are made of them.
-        self._passing = max(self._passing, pixels.nbytes * (3 if header.bits == 16 else 1))
+        pixels: _Pixels = decode_png(data, header, channels, room=self._scratch)
+        # OpenCV copies them to an array; 16 bits are held, twice for a moment, beside their 8.
+        own = pixels.nbytes * (5 if header.bits == 16 else 2)
+        self._passing = max(self._passing, own + INFLATER_BYTES)
         return pixels
 
     def _resize(self, pixels: _Pixels, out: _Pixels) -> None:

@@ -21,7 +21,8 @@ an RGBA PNG of four bytes a pixel: [H, W, 1].
 Stricter than TensorFlow: a JPEG with flipped bits that libjpeg notices, which TensorFlow decodes
 to other pixels with a warning, is an `ImageError`; so are arithmetic coding, odd chroma
 subsampling, more than 100 progressive scans, a misplaced palette or transparency chunk and a
-wrong CRC of any PNG chunk. GIF and BMP are not supported.
+wrong CRC of any PNG chunk. Laxer in one thing that only hand-made data have: see `png_stored`. GIF
+and BMP are not supported.
 """
 
 from __future__ import annotations
@@ -51,12 +52,10 @@ def decode_image(
     channels: int | None = None,
     dtype: PixelType = "uint8",
     max_pixels: int = MAX_PIXELS,
-    quiet: bool = True,
 ) -> npt.NDArray[Any]:
     """The pixels [H, W, C] of a JPEG or PNG; `channels=None` keeps those it is stored with.
 
-    The size is checked against `max_pixels` before memory is taken. `quiet=False` skips a check
-    of PNGs (5% of their time) that keeps libpng from printing a line for a damaged one.
+    The size is checked against `max_pixels` before memory is taken.
 
     >>> import cv2
     >>> encoded = cv2.imencode(".png", np.zeros((4, 6), np.uint16))[1].tobytes()
@@ -65,16 +64,10 @@ def decode_image(
     """
     _check_request(channels, dtype)
     header = _header_within(data, max_pixels)
-    return _pixels(data, header, channels, dtype, quiet)
+    return _pixels(data, header, channels, dtype)
 
 
-def decode_into(
-    data: Encoded,
-    out: npt.NDArray[Any],
-    *,
-    max_pixels: int = MAX_PIXELS,
-    quiet: bool = True,
-) -> None:
+def decode_into(data: Encoded, out: npt.NDArray[Any], *, max_pixels: int = MAX_PIXELS) -> None:
     """Decodes into the caller's [H, W, C] array, whose channels and dtype say what to decode to.
 
     A JPEG goes straight into C-contiguous memory. After an error the contents of `out` are
@@ -105,7 +98,7 @@ def decode_into(
     if header.encoding == "jpeg" and dtype == "uint8" and out.flags.c_contiguous:
         decode_jpeg(data, header, channels, out)
     else:
-        out[...] = _pixels(data, header, channels, dtype, quiet)
+        out[...] = _pixels(data, header, channels, dtype)
 
 
 def _check_request(channels: int | None, dtype: PixelType) -> None:
@@ -121,7 +114,7 @@ def _check_request(channels: int | None, dtype: PixelType) -> None:
 
 
 def _pixels(
-    data: Encoded, header: ImageHeader, channels: int | None, dtype: PixelType, quiet: bool
+    data: Encoded, header: ImageHeader, channels: int | None, dtype: PixelType
 ) -> npt.NDArray[Any]:
     if header.encoding == "jpeg":
         if dtype == "float32":
@@ -129,8 +122,8 @@ def _pixels(
         pixels = decode_jpeg(data, header, channels)
         return pixels if dtype == "uint8" else pixels * np.uint16(256)
     if dtype == "float32":
-        return decode_png(data, header, 4, quiet=quiet).view(np.float32)
-    return decode_png(data, header, channels, bits=8 if dtype == "uint8" else 16, quiet=quiet)
+        return decode_png(data, header, 4).view(np.float32)
+    return decode_png(data, header, channels, bits=8 if dtype == "uint8" else 16)
 
 
 def _header_within(data: Encoded, max_pixels: int) -> ImageHeader:

@@ -7,7 +7,6 @@ their right places and with right CRCs.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
@@ -15,9 +14,16 @@ from struct import Struct
 from headrace.decoding.header import Encoded, ImageHeader
 from headrace.errors import ImageError
 
-__all__ = ["GREY", "GREY_ALPHA", "PALETTE", "RGB", "RGB_ALPHA", "CleanPng", "clean_png"]
+try:
+    from isal.isal_zlib import crc32  # ten times as fast
+except ImportError:
+    from zlib import crc32
+
+__all__ = ["GREY", "GREY_ALPHA", "IEND", "PALETTE", "RGB", "RGB_ALPHA", "CleanPng", "clean_png"]
 
 GREY, RGB, PALETTE, GREY_ALPHA, RGB_ALPHA = 0, 2, 3, 4, 6  # colour types of the standard
+
+IEND = b"\0\0\0\0IEND\xaeB`\x82"  #: the last chunk, always the same
 
 _SAMPLES = {GREY: 1, RGB: 3, PALETTE: 1, GREY_ALPHA: 2, RGB_ALPHA: 4}
 _COLOUR_AT = 25
@@ -32,16 +38,28 @@ _TONE = frozenset([b"gAMA", b"sRGB", b"iCCP", b"cICP", b"cHRM", b"mDCV"])
 class CleanPng:
     """A PNG in which nothing but its compressed data can still be wrong."""
 
-    data: Encoded
+    source: Encoded  #: as it was given
+    stripped: bool  #: `source` has chunks that do not concern the pixels
+    head: tuple[memoryview, ...]  #: signature, IHDR, and PLTE and tRNS where they count
+    packed: tuple[memoryview, ...]  #: the compressed pixels: the contents of each IDAT chunk
+    row_bytes: int  #: inflated bytes a row of pixels, with the one that names its filter
     colour: int  #: colour type
     transparent: bool  #: a tRNS chunk says which values or palette entries are transparent
     toned: bool  #: gamma, profile or the like say how its values relate to light
 
+    def plain(self) -> Encoded:
+        """The PNG with its pixels as they are compressed, for libpng to inflate."""
+        if not self.stripped:
+            return self.source
+        parts: list[Encoded] = list(self.head)
+        for data in self.packed:
+            crc = crc32(data, crc32(b"IDAT"))
+            parts += (_CHUNK.pack(len(data), b"IDAT"), data, _CRC.pack(crc))
+        return b"".join([*parts, IEND])
 
-def clean_png(data: Encoded, header: ImageHeader, *, check_pixels: bool = True) -> CleanPng:
+
+def clean_png(data: Encoded, header: ImageHeader) -> CleanPng:
     """Checks the chunks and leaves out what does not concern the pixels.
-
-    `check_pixels=False` leaves the CRCs of the compressed pixels to the decoder.
 
     >>> import cv2, numpy
     >>> encoded = cv2.imencode(".png", numpy.zeros((2, 3, 3), "uint8"))[1].tobytes()
@@ -56,22 +74,28 @@ def clean_png(data: Encoded, header: ImageHeader, *, check_pixels: bool = True) 
     kinds = [kind for kind, _, _ in chunks]
     wanted = {b"IDAT", b"IEND", b"tRNS", b"PLTE"}
     for kind, at, length in chunks:
-        if (check_pixels or kind != b"IDAT") and not _crc_is_right(view, at, length):
+        if not _crc_is_right(view, at, length):
             raise ImageError(
                 f"damaged PNG: the CRC of its {_name(kind)} chunk at byte {at} is wrong",
                 remedy="Restore the file it came from.",
             )
         if kind not in wanted and not kind[0] & 0x20:
             raise ImageError(f"PNG has an unknown critical chunk {_name(kind)} at byte {at}")
-    _check_pixel_chunks(chunks, kinds, header, _SAMPLES[colour])
+    row = -(-header.width * header.bits * _SAMPLES[colour] // 8) + 1
+    _check_pixel_chunks(chunks, kinds, header, row)
     palette = _check_palette(chunks, kinds, colour)
     transparent = _check_transparency(chunks, kinds, header, colour, palette)
     if colour in (GREY, GREY_ALPHA):
         wanted.discard(b"PLTE")  # allowed, and ignored by everyone
-    if not wanted.issuperset(kinds):
-        kept = [view[at : at + 12 + length] for kind, at, length in chunks if kind in wanted]
-        data = b"".join([view[:_FIRST_CHUNK_AT], *kept])
-    return CleanPng(data, colour, transparent, not _TONE.isdisjoint(kinds))
+    head, packed = [view[:_FIRST_CHUNK_AT]], []
+    for kind, at, length in chunks:
+        if kind == b"IDAT":
+            packed.append(view[at + 8 : at + 8 + length])
+        elif kind in wanted and kind != b"IEND":
+            head.append(view[at : at + 12 + length])
+    stripped = not wanted.issuperset(kinds)
+    toned = not _TONE.isdisjoint(kinds)
+    return CleanPng(data, stripped, tuple(head), tuple(packed), row, colour, transparent, toned)
 
 
 def _chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
@@ -91,7 +115,7 @@ def _chunks(view: memoryview) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _check_pixel_chunks(
-    chunks: list[tuple[bytes, int, int]], kinds: list[bytes], header: ImageHeader, samples: int
+    chunks: list[tuple[bytes, int, int]], kinds: list[bytes], header: ImageHeader, row: int
 ) -> None:
     encoded = sum(length for kind, _, length in chunks if kind == b"IDAT")
     if not encoded:
@@ -99,7 +123,6 @@ def _check_pixel_chunks(
     first, count = kinds.index(b"IDAT"), kinds.count(b"IDAT")
     if kinds[first : first + count].count(b"IDAT") < count:
         raise ImageError("PNG has other chunks between its IDAT chunks")
-    row = -(-header.width * header.bits * samples // 8) + 1
     if header.height * row > encoded * _DEFLATE_RATIO + 1024:
         raise ImageError(
             f"PNG header claims {header.height} x {header.width} pixels in {encoded} bytes"
@@ -142,7 +165,7 @@ def _check_transparency(
 
 def _crc_is_right(view: memoryview, at: int, length: int) -> bool:
     body = at + 8 + length
-    return bool(zlib.crc32(view[at + 4 : body]) == _CRC.unpack_from(view, body)[0])
+    return bool(crc32(view[at + 4 : body]) == _CRC.unpack_from(view, body)[0])
 
 
 def _name(kind: bytes) -> str:
