@@ -54,7 +54,8 @@ class LocalFiles:
             max_open = max(16, min(soft // 2, 4096))
         self._max_open = max_open
         self._handles: OrderedDict[_Key, _Handle] = OrderedDict()
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may end a thread's leases while we hold it.
+        self._lock = threading.RLock()
         self._reads = self._bytes = self._opened = 0
 
     @property
