@@ -7,7 +7,8 @@
 (480, 640, 3)
 """
 
-from headrace.catalog.catalog import Catalog, EpisodeInfo
+from headrace.catalog.catalog import Catalog
+from headrace.catalog.episode import EpisodeInfo
 from headrace.catalog.registry import KnownDataset, known_dataset, known_datasets
 from headrace.config import Mixture, Source
 from headrace.errors import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.catalog.episode import EpisodeInfo, RowPlaces
 from headrace.catalog.manifest import LEVELS, ShardStamp
 from headrace.catalog.pixels import decode_frame
 from headrace.catalog.pool import ShardPool
@@ -19,32 +19,17 @@ from headrace.catalog.prepare import Prepared, prepare
 from headrace.catalog.progress import BuildProgress
 from headrace.catalog.source import Roles, find_roles
 from headrace.catalog.splits import Rounding, resolve_split
-from headrace.catalog.table import EpisodeTable
 from headrace.errors import CatalogError, HeadraceError, SelectionError, SplitError, UsageError
 from headrace.formats.example import blob_place
 from headrace.formats.extract import values
 from headrace.formats.features import Field, Schema
-from headrace.formats.layout import BLOBS, FIXED, Part, parts_of
+from headrace.formats.layout import parts_of
 from headrace.reading.local import LocalFiles, shared_files
 from headrace.spec import ByteRange
 
-__all__ = ["Catalog", "EpisodeInfo"]
+__all__ = ["Catalog"]
 
 Level = Literal["episodes", "frames"]
-
-
-@dataclass(frozen=True, slots=True)
-class EpisodeInfo:
-    """What a catalog knows of one episode."""
-
-    number: int  #: its number in the catalog
-    id: str  #: stable across runs and machines: "split/shard/record"
-    split: str  #: split it belongs to
-    file: str  #: shard, relative to the dataset's folder
-    record: int  #: its number in the shard
-    offset: int  #: first byte of its record's payload in the shard
-    length: int  #: bytes of the payload
-    steps: int | None  #: number of steps; None in a catalog of level "episodes"
 
 
 class Catalog:
@@ -291,7 +276,7 @@ class Catalog:
         self._need_frames()
         row = self._row(episode)
         found = self._find(field)
-        places = _RowPlaces(self._table, row)
+        places = RowPlaces(self._table, row)
         first, last, _ = slice(start, stop).indices(places.steps)
         base = self._table.value("offset", row)
         try:
@@ -396,23 +381,3 @@ class Catalog:
             episode=self.info(row).id,
             **places,
         )
-
-
-class _RowPlaces:
-    """One row of the table as `formats.extract` wants to see it."""
-
-    def __init__(self, table: EpisodeTable, row: int) -> None:
-        self._table, self._row = table, row
-        self.steps = table.value("steps", row)
-
-    def start(self, part: Part) -> int:
-        return self._table.value(f"start:{part.key}", self._row)
-
-    def size(self, part: Part) -> int:
-        if part.storage == FIXED:
-            return self.steps * part.step_bytes
-        assert part.storage != BLOBS
-        return self._table.value(f"size:{part.key}", self._row)
-
-    def ends(self, part: Part) -> NDArray[np.uint32]:
-        return self._table.ends(part.key, self._row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from typing import Any
 
@@ -17,7 +18,7 @@ _PLANNED_SAMPLES = 1024  # planned at once: numpy's cost per call is shared by m
 Ints = NDArray[np.int64]
 
 
-class _Planned:
+class _Planned(ABC):
     """Plans several batches at once and hands them out one by one."""
 
     def __init__(self, planner: Planner, batch_size: int) -> None:
@@ -25,9 +26,9 @@ class _Planned:
         self._ahead = max(1, _PLANNED_SAMPLES // batch_size)
         self._planned: deque[tuple[Draft, list[Task]]] = deque()
 
+    @abstractmethod
     def _numbers(self) -> Ints | None:
         """Draw numbers of the next batch; None at the end."""
-        raise NotImplementedError
 
     def __next__(self) -> tuple[Any, list[Any]]:
         if not self._planned:
