@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -64,9 +63,9 @@ def test_every_frame_is_reached_by_its_byte_range(bridge):
     assert len(catalog) == sum(int(n) for s in info["splits"] for n in s["shardLengths"])
     seen = content(catalog)
     assert len(seen) == len(set(seen)) == catalog.steps.sum()
-    for episode in range(len(catalog)):
-        mine = [step for shown, step in seen if shown == seen[0][0]]
-        assert mine == sorted(mine), episode
+    for episode in {shown for shown, _ in seen}:
+        steps = [step for shown, step in seen if shown == episode]
+        assert steps == list(range(len(steps)))
     tidy(bridge)
 
 
@@ -391,11 +390,9 @@ print(json.dumps([result.steps, int(status["VmHWM"].split()[0]) / 1024]))
     assert large[1] < 200
 
 
-def test_many_files_may_be_indexed_with_few_descriptors(bridge):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def test_building_again_and_again_leaves_no_file_open(bridge):
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         shutil.rmtree(bridge / ".headrace", ignore_errors=True)
         opened(bridge)
-    assert len(os.listdir("/proc/self/fd")) <= before + 20
-    assert (soft, hard) == resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert len(os.listdir("/proc/self/fd")) == before

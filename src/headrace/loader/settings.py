@@ -16,7 +16,7 @@ from headrace.errors import BudgetError, UsageError
 from headrace.loader.opened import OpenedSource, WindowSpec
 from headrace.processes import allowed_cpus
 
-__all__ = ["Settings", "Sizes", "parse_size", "rank_and_world"]
+__all__ = ["Settings", "Sizes", "camera_size", "parse_size", "rank_and_world"]
 
 #: Batches that wait ready for the consumer. Not tuned: hides a jitter of several steps, and is
 #: 100 MB at batch 64 of 256x256 pairs.
@@ -113,7 +113,7 @@ class Sizes:
         one = slot_bytes(specs)
         decoder = FrameDecoder(filter=settings.resize)
         target = (settings.height, settings.width)
-        scratch = max(decoder.scratch_limit(_size(source), target) for source in sources)
+        scratch = max(decoder.scratch_limit(camera_size(s), target) for s in sources)
         working = settings.threads * (scratch + _READ_BUFFER)
         wanted = PREFETCH + 2 + VALIDATION_SLOTS  # and one being filled, one with the consumer
         limit = settings.budget
@@ -131,7 +131,7 @@ class Sizes:
         return Sizes(specs, slots - validation, validation, limit)
 
 
-def _size(source: OpenedSource) -> tuple[int, int]:
+def camera_size(source: OpenedSource) -> tuple[int, int]:
     """Height and width of a source's camera; where they vary, as large as cameras get."""
     height, width = source.camera.shape[:2]
     return height or 1080, width or 1920

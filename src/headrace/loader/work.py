@@ -18,12 +18,13 @@ from headrace.engine.statistics import Counters
 from headrace.errors import DataError, HeadraceError
 from headrace.loader.opened import OpenedSource
 from headrace.loader.plan import Draft, Sample, Task
-from headrace.loader.settings import Settings
+from headrace.loader.settings import Settings, camera_size
 from headrace.reading.local import FileLeases, LocalFiles
 
 __all__ = ["Errors", "SampleWorker", "Skipped"]
 
 _KEPT_ERRORS = 100
+_WHAT = "reading and decoding on one thread"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,10 @@ class SampleWorker:
         self._decoder = FrameDecoder(filter=settings.resize)
         self._buffer = bytearray(0)
         self._view = memoryview(self._buffer)
-        self._charged = 0
+        # Decoding's memory is charged in advance, as much as the declared cameras can take.
+        target = (settings.height, settings.width)
+        self._scratch = max(self._decoder.scratch_limit(camera_size(s), target) for s in sources)
+        budget.charge(self._scratch, _WHAT)
 
     def __call__(self, task: Task, arrays: Arrays) -> None:
         """Fill the rows of a task's samples."""
@@ -135,8 +139,9 @@ class SampleWorker:
             if self._level == 2:
                 self._fields(source, sample, draft, arrays, fd)
             counters.add("fields", perf_counter() - started)
-        if self._decoder.scratch_bytes + len(self._buffer) != self._charged:
-            self._charge()
+        if self._decoder.scratch_bytes > self._scratch:  # a larger image than was declared
+            self._budget.charge(self._decoder.scratch_bytes - self._scratch, _WHAT)
+            self._scratch = self._decoder.scratch_bytes
 
     def _fields(
         self, source: OpenedSource, sample: Sample, draft: Draft, arrays: Arrays, fd: int
@@ -178,17 +183,11 @@ class SampleWorker:
 
     def _grow(self, length: int) -> None:
         """A larger buffer for encoded frames; it only ever grows."""
-        size = max(length, 2 * len(self._buffer), 64 << 10)
+        size = max(length + length // 4, 64 << 10)
+        self._budget.charge(size - len(self._buffer), _WHAT)
         self._view.release()
         self._buffer = bytearray(size)
         self._view = memoryview(self._buffer)
-        self._charge()
-
-    def _charge(self) -> None:
-        """Tell the budget what this thread holds."""
-        held = self._decoder.scratch_bytes + len(self._buffer)
-        self._budget.charge(held - self._charged, "reading and decoding on one thread")
-        self._charged = held
 
     def _locate(self, error: HeadraceError, sample: Sample) -> None:
         source = self._sources[sample.source]
