@@ -28,6 +28,7 @@ NAMES = [
     "UnknownDatasetError",
     "UnknownFieldError",
     "UsageError",
+    "WindowSpec",
     "__version__",
     "find_datasets",
     "known_dataset",

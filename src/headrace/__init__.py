@@ -28,6 +28,7 @@ from headrace.errors import (
 from headrace.formats.features import Field, Schema
 from headrace.formats.rlds import find_datasets
 from headrace.loader import Batch, Loader
+from headrace.loader.opened import WindowSpec
 from headrace.spec import ByteRange
 
 __version__ = "0.1.0"
@@ -55,6 +56,7 @@ __all__ = [
     "UnknownDatasetError",
     "UnknownFieldError",
     "UsageError",
+    "WindowSpec",
     "__version__",
     "find_datasets",
     "known_dataset",

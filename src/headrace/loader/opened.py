@@ -34,7 +34,11 @@ _DEFAULT_OFFSET = 5  # steps; what the reference mixture uses where it says noth
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """Which frames of a window are taken."""
+    """Which frames of a window are taken.
+
+    >>> WindowSpec("stride", stride=2).offsets(5)
+    (0, 2, 4, 5)
+    """
 
     mode: WindowMode = "endpoints"
     stride: int | None = None
