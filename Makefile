@@ -35,7 +35,7 @@ demo: $(VENV)/.core
 test: $(VENV)/.tf
 	$(BIN)/python -m pytest
 
-check: $(VENV)/.dev
+check: $(VENV)/.tf
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
