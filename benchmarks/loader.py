@@ -2,8 +2,9 @@
 
 Generates the 29 datasets of the reference mixture in a temporary folder (page cache warm) and
 measures the loader against the decode limit of the same draws: reading and decoding in a tight
-loop in as many processes as the loader has threads, with nothing else. Each ratio is of
-neighbouring runs, repeated, with its spread.
+loop in as many processes as the loader has threads, with nothing else. The two sides of a ratio
+take turns of a few seconds, so that what else happens on the machine meets both alike; the figure
+is the median of the turns, with its spread.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--keep", metavar="DIR", help="put the data here and keep them")
     parser.add_argument("--json", metavar="FILE", help="also write the figures here")
-    parser.add_argument("--seconds", type=float, default=6, help="length of each measurement")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3, help="length of each turn")
+    parser.add_argument("--repeats", type=int, default=9, help="turns")
     parser.add_argument("--threads", default="", help="only the scaling over these, as 1,2,4")
     parser.add_argument("--only", default="", help="only these parts, separated by commas")
     args = parser.parse_args()
@@ -67,12 +68,15 @@ def run(root: Path, args: argparse.Namespace) -> dict[str, Any]:
         "memory": lambda: memory(data),
         "validation": lambda: validation_start(data),
         "overhead": lambda: overhead(mixture, args),
+        "profile": lambda: profile(mixture, "oxe29", args, allowed_cpus()),
     }
     if args.threads:
         counts = [int(count) for count in args.threads.split(",")]
         parts = {
             "scaling_oxe29": lambda: scaling(mixture, "oxe29", counts, args),
             "scaling_jpeg256": lambda: scaling(small_jpeg(root), "JPEG 256x256", counts, args),
+            "profile_oxe29": lambda: profile(mixture, "oxe29", args, counts[-1]),
+            "profile_jpeg256": lambda: profile(small_jpeg(root), "JPEG 256", args, counts[-1]),
         }
     for name, measure in parts.items():
         if not args.only or name in args.only.split(","):
@@ -83,22 +87,40 @@ def run(root: Path, args: argparse.Namespace) -> dict[str, Any]:
 # -- measuring -----------------------------------------------------------------------------------
 
 
-def rate(mixture: hr.Mixture, seconds: float, **options: Any) -> float:
-    """Samples a second of a loader, after its first batches."""
+def opened(mixture: hr.Mixture, **options: Any) -> hr.Loader:
+    """A loader that has reached its speed."""
     settings = {"batch_size": BATCH, "image_size": SIZE, "keep_free": 0, **options}
-    with hr.Loader(mixture, **settings) as loader:
-        for _ in range(4):
-            next(loader)
-        started, count = time.perf_counter(), 0
-        while time.perf_counter() - started < seconds:
-            count += len(next(loader))
-        return count / (time.perf_counter() - started)
+    loader = hr.Loader(mixture, **settings)
+    warm_up(loader)
+    return loader
 
 
-def limit(mixture: hr.Mixture, seconds: float, processes: int) -> float:
-    """Samples a second of reading and decoding the same draws in tight loops."""
-    with hr.Loader(mixture, batch_size=BATCH, image_size=SIZE, keep_free=0) as loader:
-        return decode_limit(loader, seconds=seconds, processes=processes).samples_per_s
+def turn(loader: hr.Loader, seconds: float) -> float:
+    """Samples a second of an open loader, after the batches that were ready while it had a rest."""
+    for _ in range(10):
+        next(loader)
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        count += len(next(loader))
+    return count / (time.perf_counter() - started)
+
+
+def rate(mixture: hr.Mixture, seconds: float, **options: Any) -> float:
+    """Samples a second of a loader of its own."""
+    with opened(mixture, **options) as loader:
+        return turn(loader, seconds)
+
+
+def warm_up(loader: hr.Loader) -> None:
+    """Until every thread has its process, or for three seconds."""
+    started = time.perf_counter()
+    while time.perf_counter() - started < 3:
+        next(loader)
+        figures = loader.statistics().engine
+        if len(figures.processes) == figures.threads:
+            break
+    for _ in range(8):
+        next(loader)
 
 
 def ratios(
@@ -121,18 +143,19 @@ def ratios(
 
 
 def against_limit(mixture: hr.Mixture, args: argparse.Namespace) -> dict[str, Any]:
-    return ratios(
-        "loader / decode limit, 29 sources",
-        ">= 0.95",
-        args.repeats,
-        lambda: rate(mixture, args.seconds),
-        lambda: limit(mixture, args.seconds, allowed_cpus()),
-    )
+    with opened(mixture) as loader:
+        return ratios(
+            "loader / decode limit, 29 sources",
+            ">= 0.95",
+            args.repeats,
+            lambda: turn(loader, args.seconds),
+            lambda: decode_limit(loader, seconds=args.seconds).samples_per_s,
+        )
 
 
 def against_single_sources(mixture: hr.Mixture, args: argparse.Namespace) -> dict[str, Any]:
     """The mixture against the mean cost of its sources alone, each with the same share."""
-    seconds = max(1.0, args.seconds / 4)
+    seconds = max(1.0, args.seconds / 2)
 
     def alone() -> float:
         costs = [
@@ -143,20 +166,21 @@ def against_single_sources(mixture: hr.Mixture, args: argparse.Namespace) -> dic
     return ratios(
         "29 sources / the same alone",
         ">= 0.97",
-        max(1, args.repeats - 1),
-        lambda: rate(mixture, args.seconds),
+        max(1, args.repeats // 4),
+        lambda: rate(mixture, 2 * args.seconds),
         alone,
     )
 
 
 def full_metadata(mixture: hr.Mixture, args: argparse.Namespace) -> dict[str, Any]:
-    return ratios(
-        "full metadata / none",
-        ">= 0.98",
-        args.repeats + 2,
-        lambda: rate(mixture, args.seconds, metadata="full"),
-        lambda: rate(mixture, args.seconds, metadata="none"),
-    )
+    with opened(mixture, metadata="full") as full, opened(mixture, metadata="none") as none:
+        return ratios(
+            "full metadata / none",
+            ">= 0.98",
+            args.repeats,
+            lambda: turn(full, args.seconds),
+            lambda: turn(none, args.seconds),
+        )
 
 
 def one_per_episode(data: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -168,13 +192,14 @@ def one_per_episode(data: Path, args: argparse.Namespace) -> dict[str, Any]:
         ]
         return hr.Mixture.load("oxe29", overrides)
 
-    return ratios(
-        "samples_per_episode 1 / all pairs",
-        ">= 0.97",
-        args.repeats,
-        lambda: rate(mixture(1), args.seconds),
-        lambda: rate(mixture(0), args.seconds),
-    )
+    with opened(mixture(1)) as one, opened(mixture(0)) as pairs:
+        return ratios(
+            "samples_per_episode 1 / all pairs",
+            ">= 0.97",
+            args.repeats,
+            lambda: turn(one, args.seconds),
+            lambda: turn(pairs, args.seconds),
+        )
 
 
 def scaling(
@@ -182,13 +207,16 @@ def scaling(
 ) -> dict[str, Any]:
     found = {}
     for count in counts:
-        found[str(count)] = ratios(
-            f"{name}, {count} threads / limit",
-            ">= 0.9 at 16" if name == "oxe29" else ">= 0.8 at 16",
-            args.repeats,
-            lambda count=count: rate(mixture, args.seconds, threads=count, batch_size=128),  # type: ignore[misc]
-            lambda count=count: limit(mixture, args.seconds, count),  # type: ignore[misc]
-        )
+        with opened(mixture, threads=count, batch_size=128) as loader:
+            found[str(count)] = ratios(
+                f"{name}, {count} threads / limit",
+                ">= 0.9 at 16" if name == "oxe29" else ">= 0.8 at 16",
+                args.repeats,
+                lambda count=count, loader=loader: turn(loader, args.seconds),  # type: ignore[misc]
+                lambda count=count, loader=loader: (  # type: ignore[misc]
+                    decode_limit(loader, seconds=args.seconds, processes=count).samples_per_s
+                ),
+            )
     return found
 
 
@@ -336,6 +364,41 @@ def overhead(mixture: hr.Mixture, args: argparse.Namespace) -> dict[str, Any]:
         "for action, state and text)",
     )
     return {"overhead_us": ours, **stages}
+
+
+def cpu_seconds(process: int | str) -> float:
+    """CPU time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def profile(
+    mixture: hr.Mixture, name: str, args: argparse.Namespace, threads: int
+) -> dict[str, Any]:
+    """Where the CPUs' time goes, per sample: in the worker processes, and in the one that loads."""
+    with hr.Loader(
+        mixture, batch_size=128, image_size=SIZE, keep_free=0, threads=threads
+    ) as loader:
+        warm_up(loader)
+        begin = loader.statistics().engine
+        workers = begin.processes
+        before = [cpu_seconds(worker) for worker in workers]
+        here, started, count = cpu_seconds("self"), time.perf_counter(), 0
+        while time.perf_counter() - started < args.seconds:
+            count += len(next(loader))
+        elapsed = time.perf_counter() - started
+        spent = [cpu_seconds(worker) - b for worker, b in zip(workers, before, strict=True)]
+        end = loader.statistics().engine
+        ours = cpu_seconds("self") - here
+    busy = {stage.name: stage.busy_s for stage in begin.stages}
+    found = {stage.name: stage.busy_s - busy.get(stage.name, 0) for stage in end.stages}
+    found["threads waiting for tasks"] = end.waiting_s - begin.waiting_s
+    found["CPU time of worker processes"] = sum(spent)
+    found["CPU time of the loading process"] = ours
+    found["all threads"] = elapsed * threads
+    listed = ", ".join(f"{stage} {1e6 * value / count:.0f}" for stage, value in found.items())
+    say(f"profile, {name}, {threads} threads", f"us a sample: {listed}")
+    return {stage: 1e6 * value / count for stage, value in found.items()}
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ HeadraceError
 │   └── ImageError            an encoded image or tensor that cannot or must not be decoded
 ├── CatalogError              the index itself: cannot be written, lacks what was asked of it
 ├── BudgetError               the memory budget does not suffice
+├── WorkerError               a process that works for the loader failed
 ├── SelectionError            what was asked for is not there
 │   ├── SplitError            a split expression
 │   ├── UnknownFieldError     a camera or field name
@@ -31,6 +32,7 @@ __all__ = [
     "UnknownDatasetError",
     "UnknownFieldError",
     "UsageError",
+    "WorkerError",
 ]
 
 _PLACES = ("dataset", "file", "offset", "episode", "frame", "field")
@@ -122,6 +124,10 @@ class CatalogError(HeadraceError):
 
 class BudgetError(HeadraceError):
     """The memory budget does not suffice for what is asked."""
+
+
+class WorkerError(HeadraceError):
+    """A process that works for the loader crashed or failed."""
 
 
 class SelectionError(HeadraceError):

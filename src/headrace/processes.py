@@ -22,7 +22,7 @@ from typing import IO, Any, Self, TypeAlias
 
 from headrace.errors import HeadraceError
 
-__all__ = ["Perform", "ProcessPool", "WorkerLost", "allowed_cpus", "serve"]
+__all__ = ["Perform", "ProcessPool", "WorkerLost", "allowed_cpus", "serve", "start_python"]
 
 #: Does a job, reporting progress through the second argument; all values are JSON.
 Perform: TypeAlias = Callable[[Any, Callable[[Any], None]], Any]
@@ -55,6 +55,21 @@ def _control_groups() -> list[Path]:
     return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
 
 
+def start_python(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+    """Start `python -m module` with the same code as this process, in a process group of its own.
+
+    Ctrl-C is for this process, which then ends its workers.
+    """
+    # The package's own place first, so that a worker runs the same code as its parent.
+    paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, *arguments],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        process_group=0,
+        **options,
+    )
+
+
 class WorkerLost(Exception):
     """A worker ended in the middle of a job."""
 
@@ -75,15 +90,11 @@ class _Worker:
 
     @staticmethod
     def start(module: str) -> _Worker:
-        # The package's own place first, so that a worker runs the same code as its parent.
-        paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
+        process = start_python(
+            module,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,  # select must see everything that has not been handled
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            process_group=0,  # Ctrl-C is for this process, which then ends its workers
         )
         assert process.stdin is not None
         assert process.stdout is not None

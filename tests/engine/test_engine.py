@@ -31,7 +31,7 @@ class Numbers:
 
 
 def plain(counters):
-    def work(task, arrays):
+    def work(task, arrays, place):
         number, t = task
         arrays["x"][t] = 8 * number + t
         counters.images += 1
@@ -39,12 +39,28 @@ def plain(counters):
     return work
 
 
+class Does:
+    """A worker that calls a function."""
+
+    def __init__(self, function):
+        self.function, self.closed = function, False
+
+    def __call__(self, task, arrays, place):
+        self.function(task, arrays, place)
+
+    def close(self):
+        self.closed = True
+
+    def stop(self):
+        pass
+
+
 @pytest.fixture
 def engines():
     made = []
 
     def make(threads=3, worker=plain, budget=100 * SLOT, **options):
-        made.append(Engine(threads, worker, Budget(budget), **options))
+        made.append(Engine(threads, lambda c: Does(worker(c)), Budget(budget), **options))
         return made[-1]
 
     yield make
@@ -70,10 +86,10 @@ def test_a_slow_first_task_does_not_let_later_batches_overtake(engines):
     gate = threading.Event()
 
     def worker(counters):
-        def work(task, arrays):
+        def work(task, arrays, place):
             if task == (0, 0):
                 gate.wait()
-            plain(counters)(task, arrays)
+            plain(counters)(task, arrays, place)
 
         return work
 
@@ -126,10 +142,10 @@ def test_a_budget_too_small_for_the_slots_is_an_error_with_the_numbers(engines):
 
 def test_an_error_in_a_task_reaches_the_consumer_at_its_batch(engines):
     def worker(counters):
-        def work(task, arrays):
+        def work(task, arrays, place):
             if task == (2, 5):
                 raise ValueError("torn")
-            plain(counters)(task, arrays)
+            plain(counters)(task, arrays, place)
 
         return work
 
@@ -157,7 +173,7 @@ def test_closing_ends_the_threads_and_wakes_a_waiting_consumer(engines):
     gate = threading.Event()
 
     def worker(_):
-        def work(task, arrays):
+        def work(task, arrays, place):
             gate.wait()
 
         return work

@@ -255,7 +255,7 @@ def test_validation_opens_no_threads_and_no_files_and_stays_within_the_budget(mi
     for _ in range(3):
         for _ in loader.validation():
             assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) == files
+    assert len(os.listdir("/proc/self/fd")) <= files
     figures = loader.statistics().engine
     assert figures.budget.peak <= figures.budget.limit
 

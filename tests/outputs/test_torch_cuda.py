@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.engine.shared import SharedMemory
+from headrace.engine.slots import ArraySpec, Slot
 from headrace.outputs.torch import TorchLoader
 from headrace.outputs.torch.cuda import CudaTarget
 
@@ -55,14 +57,14 @@ def test_batches_are_whole_under_work_that_keeps_the_device_busy(loaders):
         assert int(found) == int((frames.long() * weights).sum())
 
 
-def test_pinned_memory_is_unpinned_when_it_is_let_go():
+@pytest.mark.parametrize("shared", [SharedMemory(), None])
+def test_pinned_memory_is_unpinned_when_it_is_let_go(shared):
     target = CudaTarget(torch.device("cuda", 0), "BCTHW", pin=True)
+    specs = {"x": ArraySpec((1_000_001,), "uint8")}
     for _ in range(50):  # the same addresses come again: pinning a page twice would be an error
-        memory = target.allocate(1_000_001)
-        assert memory.nbytes == 1_000_001
-        assert torch.from_numpy(memory).is_pinned()
-        assert memory.ctypes.data % 4096 == 0
-        del memory
+        slot = Slot(specs, shared, target.lock)
+        assert torch.from_numpy(slot.arrays()["x"]).is_pinned()
+        del slot
 
 
 @pytest.mark.parametrize(("pin", "pinned"), [(None, True), (True, True), (False, False)])

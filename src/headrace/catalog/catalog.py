@@ -51,9 +51,14 @@ class Catalog:
         self.version = dataset.version
         self.folder = prepared.folder
         self.manifest = prepared.manifest
+        self._prepared = prepared
         self._dataset = dataset
         self._table = prepared.table
         self._files = files
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process: the same index, mapped there, over that process's open files."""
+        return _same_catalog, (self._prepared,)
 
     @classmethod
     def open(
@@ -301,8 +306,10 @@ class Catalog:
             return ""
         if role.is_string:
             return bytes(value[0]).decode("utf-8", "replace")
-        codes = [int(code) for code in value[0].reshape(-1)]
-        return "".join(chr(c) for c in codes if 0 < c < 0x110000)
+        codes = value[0].reshape(-1)
+        known = codes[(codes > 0) & (codes < 0x110000)]
+        text: str = known.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+        return text
 
     # -- the rest ------------------------------------------------------------------------------
 
@@ -381,3 +388,7 @@ class Catalog:
             episode=self.info(row).id,
             **places,
         )
+
+
+def _same_catalog(prepared: Prepared) -> Catalog:
+    return Catalog(prepared, shared_files())

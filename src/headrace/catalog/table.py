@@ -165,6 +165,9 @@ class EpisodeTable:
         self._columns: dict[str, NDArray[Any]] = {}
         self._ends: dict[str, list[tuple[NDArray[np.int32], NDArray[np.uint32]]]] = {}
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EpisodeTable, (self.path,)
+
     @cached_property
     def batches(self) -> list[pa.RecordBatch]:
         """The record batches; their buffers are pages of the file."""

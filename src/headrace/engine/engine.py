@@ -18,7 +18,8 @@ from typing import Any, Protocol, TypeAlias
 
 from headrace.engine.budget import Budget
 from headrace.engine.memory import available_memory
-from headrace.engine.slots import Allocate, Arrays, ArraySpec, SlotPool
+from headrace.engine.shared import SharedMemory
+from headrace.engine.slots import Arrays, ArraySpec, Lock, SlotPool
 from headrace.engine.statistics import Counters, EngineStatistics, StageStatistics
 from headrace.engine.stream import BatchSource, Pending, Stream
 from headrace.errors import UsageError
@@ -26,15 +27,22 @@ from headrace.errors import UsageError
 __all__ = ["Engine", "Worker"]
 
 _LOOK_SECONDS = 0.25  # how often free memory is looked at
-_JOIN_SECONDS = 5.0  # a task takes milliseconds; this is for a machine that swaps
+_JOIN_SECONDS = 0.7  # a task takes milliseconds; after this it is cut off
+_LAST_SECONDS = 5.0  # what cannot be cut off: a machine that swaps
 _FEWEST_SLOTS = 2  # below the memory floor: one to fill while the consumer has the other
 
 
 class Worker(Protocol):
     """What one thread does its tasks with."""
 
-    def __call__(self, task: Any, arrays: Arrays) -> None:
-        """Perform a task into a slot's arrays."""
+    def __call__(self, task: Any, arrays: Arrays, place: int) -> None:
+        """Perform a task into a slot's arrays; `place` is the slot's in shared memory."""
+
+    def close(self) -> None:
+        """Nothing more to do. Called by its thread."""
+
+    def stop(self) -> None:
+        """Cut off a task that takes too long, if possible. Called by another thread."""
 
 
 _Queued: TypeAlias = tuple[int, int, tuple[Pending, Any] | None]
@@ -51,12 +59,15 @@ class Engine:
         make_worker: MakeWorker,
         budget: Budget,
         *,
+        shared: SharedMemory | None = None,
         keep_free: int = 0,
         notice: Callable[[str], None] = lambda _: None,
         available: Callable[[], int] = available_memory,
     ) -> None:
         self.budget = budget
         self._make_worker = make_worker
+        self._workers: list[Worker] = []
+        self._shared = shared
         self._keep_free = keep_free
         self._notice = notice
         self._available = available
@@ -84,12 +95,18 @@ class Engine:
         source: BatchSource,
         specs: Mapping[str, ArraySpec],
         slots: int,
-        allocate: Allocate | None = None,
+        lock: Lock | None = None,
     ) -> Stream:
         """Start delivering a source's batches, with at most `slots` of them in existence."""
         self._check()
-        options = {} if allocate is None else {"allocate": allocate}
-        pool = SlotPool(specs, slots, self.budget, freed=lambda: self._events.put(True), **options)
+        pool = SlotPool(
+            specs,
+            slots,
+            self.budget,
+            shared=self._shared,
+            lock=lock,
+            freed=lambda: self._events.put(True),
+        )
         rank = next(self._opened)
         stream = Stream(
             rank, source, pool, lambda: self._stopping, self._one_more, self._check_process
@@ -128,6 +145,7 @@ class Engine:
             queued_tasks=self._tasks.qsize(),
             budget=self.budget.statistics(),
             streams=tuple(stream.statistics() for stream in list(self._streams)),
+            processes=tuple(c.process for c in self._counters if c.process),
         )
 
     def close(self) -> None:
@@ -143,11 +161,18 @@ class Engine:
             self._tasks.put((_LAST, next(self._queued), None))
         for stream in self._streams:
             stream.abort()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(_JOIN_SECONDS)
+        self._join(_JOIN_SECONDS)
+        for worker in list(self._workers):  # those that have not ended by themselves
+            worker.stop()
+        self._join(_LAST_SECONDS)
         for stream in [*self._streams, *self._dropped]:
             stream.reclaim(all_done=True)
+
+    def _join(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _one_more(self, stream: Stream) -> bool:
         """A consumer holds all of a stream's batches: let there be another, if it fits."""
@@ -209,20 +234,24 @@ class Engine:
             _, _, item = self._tasks.get()
             counters.waiting += clock() - started
             if item is None:
-                return
+                break
             pending, task = item
             error = None
             if pending.error is None and not self._stopping:
                 try:
                     if worker is None:
                         worker = self._make_worker(counters)
-                    worker(task, pending.arrays)
+                        self._workers.append(worker)
+                    worker(task, pending.arrays, pending.slot.place)
                 except BaseException as caught:  # handed to the consumer, who raises it
                     error = caught
             counters.tasks += 1
             if pending.task_done(error) and self._dropped:
                 self._events.put(True)  # the scheduler may be waiting to reclaim its slot
             del item, pending, task, error
+        if worker is not None:
+            worker.close()
+            self._workers.remove(worker)
 
     def _mind_memory(self) -> None:
         """Shrink every stream to the fewest slots while memory is short; grow back after."""

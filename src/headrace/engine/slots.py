@@ -6,6 +6,8 @@ gone, whoever holds it: the arrays' common base is a lease that notices its own 
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,13 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine.budget import Budget
+from headrace.engine.shared import Region, SharedMemory
 
-__all__ = ["ArraySpec", "Slot", "SlotPool", "slot_bytes"]
+__all__ = ["NOT_SHARED", "ArraySpec", "Lock", "Slot", "SlotPool", "slot_bytes", "slot_views"]
 
 _ALIGN = 64  # a cache line, so that neighbouring arrays share none
 
-Allocate = Callable[[int], Any]  #: bytes to a writable buffer
+NOT_SHARED = -1  #: place of a slot that only this process has
+
 Arrays = dict[str, NDArray[Any]]
+#: Makes memory ready for a device (page-locks it) and returns what undoes that.
+Lock = Callable[[NDArray[np.uint8]], Callable[[], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +64,59 @@ class _Lease:
 
 
 class Slot:
-    """The memory of one batch."""
+    """The memory of one batch; in shared memory, where there is some."""
 
-    def __init__(self, specs: Mapping[str, ArraySpec], allocate: Allocate) -> None:
+    def __init__(
+        self,
+        specs: Mapping[str, ArraySpec],
+        shared: SharedMemory | None = None,
+        lock: Lock | None = None,
+    ) -> None:
         self._specs = dict(specs)
         self.nbytes = slot_bytes(specs)
-        self._memory = np.frombuffer(allocate(self.nbytes), np.uint8)
-        self.interface = dict(self._memory.__array_interface__)
+        self._process = os.getpid()
+        self._region: Region | None = shared.region(self.nbytes) if shared else None
+        memory = self._region.array() if self._region else _own_pages(self.nbytes)
+        self._memory = memory
+        self._unlock = lock(memory) if lock else None
+        self.interface = dict(memory.__array_interface__)
+
+    @property
+    def place(self) -> int:
+        """Where in the shared memory it is."""
+        return self._region.place if self._region else NOT_SHARED
 
     def arrays(self) -> Arrays:
         """Views for whoever fills the slot; they must not outlive the filling."""
-        return self._views(self._memory)
+        return slot_views(self._specs, self._memory)
 
     def lease(self, give_back: Callable[[Slot], None]) -> Arrays:
         """Views for the consumer; `give_back(slot)` is called when the last one is gone."""
-        return self._views(np.asarray(_Lease(self, give_back)))
+        return slot_views(self._specs, np.asarray(_Lease(self, give_back)))
 
-    def _views(self, memory: NDArray[np.uint8]) -> Arrays:
-        views, at = {}, 0
-        for name, spec in self._specs.items():
-            size = int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize
-            views[name] = memory[at : at + size].view(spec.dtype).reshape(spec.shape)
-            at += spec.nbytes
-        return views
+    def __del__(self) -> None:
+        unlock: Callable[[], None] | None = getattr(self, "_unlock", None)
+        region: Region | None = getattr(self, "_region", None)
+        if unlock is not None and self._process == os.getpid():
+            unlock()
+        if region is not None:
+            region.end()
 
 
-def _allocate(size: int) -> Any:
-    return np.empty(size, np.uint8)
+def _own_pages(size: int) -> NDArray[np.uint8]:
+    """Memory on whole pages of its own, so that it can be locked."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return np.frombuffer(mmap.mmap(-1, max(1, size), flags=flags), np.uint8)
+
+
+def slot_views(specs: Mapping[str, ArraySpec], memory: NDArray[np.uint8]) -> Arrays:
+    """A slot's memory as its arrays."""
+    views, at = {}, 0
+    for name, spec in specs.items():
+        size = int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize
+        views[name] = memory[at : at + size].view(spec.dtype).reshape(spec.shape)
+        at += spec.nbytes
+    return views
 
 
 class SlotPool:
@@ -100,12 +132,14 @@ class SlotPool:
         limit: int,
         budget: Budget,
         *,
-        allocate: Allocate = _allocate,
+        shared: SharedMemory | None = None,
+        lock: Lock | None = None,
         freed: Callable[[], None] = lambda: None,
     ) -> None:
         self._specs = dict(specs)
         self._budget = budget
-        self._allocate = allocate
+        self._shared = shared
+        self._lock = lock
         self._freed = freed
         self._free: deque[Slot] = deque()
         self.slot_bytes = slot_bytes(specs)
@@ -130,7 +164,7 @@ class SlotPool:
             pass
         self._budget.charge(self.slot_bytes, "a slot for one batch")
         try:
-            slot = Slot(self._specs, self._allocate)
+            slot = Slot(self._specs, self._shared, self._lock)
         except BaseException:
             self._budget.release(self.slot_bytes)
             raise

@@ -12,7 +12,7 @@ __all__ = ["Counters", "EngineStatistics", "StageStatistics", "StreamStatistics"
 class Counters:
     """What one thread has done; only that thread writes, so there is no lock."""
 
-    __slots__ = ("bytes", "images", "seconds", "tasks", "waiting")
+    __slots__ = ("bytes", "images", "process", "seconds", "tasks", "waiting")
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}  # busy, by stage
@@ -20,10 +20,22 @@ class Counters:
         self.tasks = 0
         self.images = 0
         self.bytes = 0
+        self.process = 0  # number of the process that does its work; 0: the thread itself
 
     def add(self, stage: str, seconds: float) -> None:
         """Time spent busy in a stage."""
         self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+
+    def values(self) -> tuple[dict[str, float], int, int]:
+        """What a process reports to its thread, which calls `merge` with it."""
+        return self.seconds, self.images, self.bytes
+
+    def merge(self, seconds: dict[str, float], images: int, read: int) -> None:
+        """Count what a process has done for this thread."""
+        for stage, more in seconds.items():
+            self.add(stage, more)
+        self.images += images
+        self.bytes += read
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +71,4 @@ class EngineStatistics:
     queued_tasks: int
     budget: BudgetStatistics
     streams: tuple[StreamStatistics, ...]
+    processes: tuple[int, ...] = ()  #: numbers of the processes that work for threads

@@ -18,6 +18,7 @@ from headrace.catalog.catalog import Catalog
 from headrace.formats.example import blob_ends, blob_place
 from headrace.formats.features import Field
 from headrace.formats.layout import FIXED, parts_of
+from headrace.formats.numbers import decode_varints
 
 __all__ = ["NumberField", "RobotNames", "TextField"]
 
@@ -72,16 +73,30 @@ class TextField:
 
     def read(self, fd: int, offset: int, size: int, episode: int, steps: int, t: int) -> str:
         """The text at step t."""
-        if self.field.is_string and size:
+        if not size:
+            return self.catalog.instruction(episode, t, self.field.key)
+        width = self.field.width or 0
+        text: str | bytes | None
+        if self.field.is_string:
             text = _text_at(os.pread(fd, size, offset), steps, t, size)
-        else:
-            width = self.field.width or 0
-            if not width or size != steps * width:  # some code point takes more than a byte
-                return self.catalog.instruction(episode, t, self.field.key)
+        elif width and size == steps * width:  # every code point takes a byte
             text = os.pread(fd, width, offset + t * width).replace(b"\0", b"")
+        else:
+            text = _codes_of_all(os.pread(fd, size, offset), steps, width, size)
         if text is None:
             return self.catalog.instruction(episode, t, self.field.key)
-        return text.decode("utf-8", "replace")
+        return text if isinstance(text, str) else text.decode("utf-8", "replace")
+
+
+def _codes_of_all(data: bytes, steps: int, width: int, size: int) -> str | None:
+    """The text that all steps share, as code points of several bytes; None if they do not."""
+    unit = data[: size // steps]
+    if len(data) < size or unit * steps != data:
+        return None
+    codes = decode_varints(unit)
+    if len(codes) != width or codes.min() < 0 or codes.max() >= 0xD800:  # negative, or no text
+        return None
+    return codes[codes > 0].astype("<u4").tobytes().decode("utf-32-le")
 
 
 def _text_at(data: bytes, steps: int, t: int, size: int) -> bytes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -17,17 +18,18 @@ from headrace.decoding.frame import check_camera
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.engine.budget import Budget
 from headrace.engine.engine import Engine
-from headrace.engine.slots import Allocate
-from headrace.engine.statistics import Counters
+from headrace.engine.shared import SharedMemory
+from headrace.engine.slots import Lock
 from headrace.engine.stream import Filled, Stream
 from headrace.errors import HeadraceError, SplitError, UsageError
 from headrace.loader.batch import Batch
+from headrace.loader.lane import Lanes
 from headrace.loader.opened import OpenedSource, WindowSpec, open_sources
-from headrace.loader.plan import Planner, Sample
+from headrace.loader.plan import Planner, Sample, read_lines
 from headrace.loader.sequence import TrainingSequence, ValidationSequence
 from headrace.loader.settings import Settings, Sizes
+from headrace.loader.skipping import Errors
 from headrace.loader.statistics import LoaderStatistics
-from headrace.loader.work import Errors, SampleWorker
 from headrace.reading.local import LocalFiles, shared_files
 from headrace.sampling.ranks import draws_after
 from headrace.sampling.sampler import Sampler
@@ -64,6 +66,7 @@ class Loader:
         metadata: Literal["none", "dataset", "full"] = "full",
         action_chunk: int | None = None,
         threads: int | None = None,
+        processes: bool = True,
         budget: int | str | None = None,
         keep_free: int | str = "1GiB",
         resize: str = "bilinear",
@@ -72,7 +75,7 @@ class Loader:
         rank: int | None = None,
         world: int | None = None,
         files: LocalFiles | None = None,
-        allocate: Allocate | None = None,
+        lock: Lock | None = None,
     ) -> None:
         self.settings = settings = Settings.checked(
             batch_size=batch_size,
@@ -82,6 +85,7 @@ class Loader:
             metadata=metadata,
             action_chunk=action_chunk,
             threads=threads,
+            processes=processes,
             budget=budget,
             keep_free=keep_free,
             resize=resize,
@@ -103,15 +107,18 @@ class Loader:
             self.names,
         )
         self._sampler = Sampler(weights, items, settings.seed, self.names)
-        self._planner = Planner(self.sources, self._episodes, settings.metadata, self._sampler)
-        self._sizes = Sizes.of(settings, self.sources)
-        self._allocate = allocate
+        self._sizes = sizes = Sizes.of(settings, self.sources)
+        self.settings = settings = replace(
+            settings, threads=sizes.threads, processes=sizes.processes
+        )
+        self._planner = Planner(self.sources, self._episodes, settings, self._sampler)
+        self._lock = lock
         self._errors = Errors(settings.max_errors)
         self._start = 0  # draws consumed before the stream began
         self._delivered = 0
         self._stream: Stream | None = None
         self._validation: tuple[Planner, int] | None = None
-        self._engine = _make_engine(settings, self._sizes, self.sources, files, self._errors)
+        self._engine = _make_engine(settings, sizes, self.sources, files, self._errors)
         self._finalizer = weakref.finalize(self, self._engine.close)
 
     def __repr__(self) -> str:
@@ -144,9 +151,8 @@ class Loader:
 
     def next_samples(self, count: int) -> list[Sample]:
         """Where the frames of the next draws lie, without drawing them (for measuring)."""
-        return self._planner.samples(
-            self._sampler.draw(np.arange(self._draws, self._draws + count))
-        )
+        draws = self._sampler.draw(np.arange(self._draws, self._draws + count))
+        return read_lines(self._planner.lines(draws, np.arange(count)))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the sequence stands: plain values, the same on every rank."""
@@ -197,7 +203,7 @@ class Loader:
                 for source, mine in zip(self.sources, episodes, strict=True)
             ]
             order = ValidationOrder(items, self.names)
-            planner = Planner(self.sources, episodes, self.settings.metadata, order)
+            planner = Planner(self.sources, episodes, self.settings, order)
             self._validation = planner, order.length
         return self._validation
 
@@ -213,7 +219,7 @@ class Loader:
                 for name, places in zip(self.names, self._sampler.shares.places, strict=True)
             },
             too_short={
-                source.name: int((source.steps[episodes] <= source.k).sum())
+                source.name: int((source.steps(episodes) <= source.k).sum())
                 for source, episodes in zip(self.sources, self._episodes, strict=True)
             },
             skipped=self._errors.count,
@@ -242,7 +248,7 @@ class Loader:
         return draws_after(self._start, self._delivered, settings.batch_size, settings.world)
 
     def _open(self, sequence: Any, slots: int) -> Stream:
-        return self._engine.stream(sequence, self._sizes.specs, slots, self._allocate)
+        return self._engine.stream(sequence, self._sizes.specs, slots, self._lock)
 
     def _batch(self, filled: Filled) -> Batch:
         draft, arrays = filled.about, filled.arrays
@@ -298,22 +304,13 @@ def _make_engine(
 ) -> Engine:
     """An engine whose threads know nothing of the loader, so that it can be collected."""
     budget = Budget(sizes.budget)
-
-    def make_worker(counters: Counters) -> SampleWorker:
-        return SampleWorker(
-            sources,
-            files,
-            budget,
-            counters,
-            settings=settings,
-            errors=errors,
-        )
-
+    shared = SharedMemory() if settings.processes else None
     use_one_thread_per_call()
     return Engine(
         settings.threads,
-        make_worker,
+        Lanes(sources, files, budget, errors, settings, sizes.specs, shared),
         budget,
+        shared=shared,
         keep_free=settings.keep_free,
         notice=_log.warning,
     )

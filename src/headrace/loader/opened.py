@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +66,10 @@ class OpenedSource:
     split: str
     val_split: str | None
     samples_per_episode: int
-    steps: NDArray[np.int64] = field(repr=False)  #: of every episode of the catalog
+
+    def steps(self, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Steps of episodes."""
+        return self.catalog.steps[episodes].astype(np.int64)
 
     def episodes(self, split: str) -> NDArray[np.int64]:
         """Numbers of a split's episodes, short ones included."""
@@ -74,12 +77,12 @@ class OpenedSource:
 
     def items(self, episodes: NDArray[np.int64], *, all_pairs: bool = False) -> SourceItems:
         """What can be drawn from these episodes."""
-        counts = valid_starts(self.steps[episodes], self.k)
+        counts = valid_starts(self.steps(episodes), self.k)
         return SourceItems(counts, 0 if all_pairs else self.samples_per_episode)
 
     def fingerprint(self, episodes: NDArray[np.int64]) -> dict[str, Any]:
         """What the order of samples depends on, for comparing states."""
-        counts = valid_starts(self.steps[episodes], self.k)
+        counts = valid_starts(self.steps(episodes), self.k)
         return {
             "dataset": f"{self.catalog.name} {self.catalog.version}",
             "metadata": self.catalog.manifest.metadata_hash[:16],
@@ -143,7 +146,6 @@ def _open(source: Source, catalog: Catalog, window: WindowSpec) -> OpenedSource:
         split=source.split,
         val_split=source.val_split,
         samples_per_episode=source.samples_per_episode,
-        steps=catalog.steps.astype(np.int64),
     )
 
 

@@ -1,7 +1,7 @@
 """From draw numbers to tasks: which bytes of which files make up a batch.
 
-Planning is vectorised over many batches at once; what it leaves for the threads is a short tuple
-of plain numbers a sample.
+Planning is vectorised over many batches at once; what it leaves for the threads is a line of plain
+numbers a sample, in a table whose lines can be cut, sent to another process and read there.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader.opened import OpenedSource
+from headrace.loader.settings import Settings
 from headrace.sampling.sampler import Draws
 
-__all__ = ["Draft", "Planner", "Sample", "Task"]
+__all__ = ["Draft", "Planner", "Sample", "Task", "column", "read_lines"]
 
-_TASK_BYTES = 256 << 10  # about 5 ms of decoding: long against the 10 us that a task costs
-_TASK_SAMPLES = 8
+#: A task costs 100 us beside its samples, and what follows a decode finds cold caches: large tasks
+#: are cheaper. This is about 20 ms of decoding.
+_TASK_BYTES = 1 << 20
+_TASK_SAMPLES = 16
+_FEWEST_SAMPLES = 8
 
 Ints = NDArray[np.int64]
 
 
 class Sample(NamedTuple):
-    """One sample for the threads."""
+    """One sample for the threads: a line of a table, with the last two fields as lists."""
 
     row: int  #: its place in the batch
     draw: int
@@ -35,12 +39,30 @@ class Sample(NamedTuple):
     episode: int  #: number of the episode in its catalog
     steps: int  #: of the episode
     start: int
-    offsets: list[int]  #: of the frames in the file
-    lengths: list[int]
     action: int  #: offset in the file; -1: ask the catalog
     state: int
     text: int
     text_size: int
+    offsets: list[int]  #: of the frames in the file
+    lengths: list[int]  #: -1: there is no such frame
+
+
+_NUMBERS = len(Sample._fields) - 2
+_COLUMN = {name: number for number, name in enumerate(Sample._fields)}
+
+
+def column(lines: Ints, name: str) -> Ints:
+    """One field of all lines."""
+    return lines[:, _COLUMN[name]]
+
+
+def read_lines(lines: Ints) -> list[Sample]:
+    """The samples of some lines."""
+    middle = (_NUMBERS + lines.shape[1]) // 2
+    return [
+        Sample._make((*line[:_NUMBERS], line[_NUMBERS:middle], line[middle:]))
+        for line in lines.tolist()
+    ]
 
 
 @dataclass(eq=False)
@@ -61,7 +83,7 @@ class Task(NamedTuple):
     """Samples for one thread."""
 
     draft: Draft
-    samples: list[Sample]
+    lines: Ints
 
 
 class Order(Protocol):
@@ -81,12 +103,15 @@ class Planner:
         self,
         sources: Sequence[OpenedSource],
         episodes: Sequence[Ints],
-        metadata: str,
+        settings: Settings,
         order: Order,
     ) -> None:
         self._sources = sources
         self._episodes = episodes  # of each source, in the order that draws number them
-        self._full = metadata == "full"
+        self._full = settings.metadata == "full"
+        # Several batches are on their way at once, so a batch need not have a task for each thread.
+        share = settings.batch_size // settings.threads
+        self._task = min(_TASK_SAMPLES, max(_FEWEST_SAMPLES, share))
         self._order = order
         self._frames = len(sources[0].offsets)
         self._first_rows = [np.array(source.catalog.first_rows) for source in sources]
@@ -94,32 +119,28 @@ class Planner:
     def batches(self, numbers: Sequence[Ints]) -> list[tuple[Draft, list[Task]]]:
         """Drafts and tasks of several batches, given their draw numbers."""
         draws = self._order.draw(np.concatenate(numbers))
-        samples = self.samples(draws)
+        rows = np.concatenate([np.arange(len(batch)) for batch in numbers])
+        lines = self.lines(draws, rows)
         planned, first = [], 0
         for batch in numbers:
-            size = len(batch)
             draft = Draft(batch, self)
-            mine = [
-                sample._replace(row=row) for row, sample in enumerate(samples[first : first + size])
-            ]
-            planned.append((draft, [Task(draft, group) for group in _grouped(mine)]))
-            first += size
+            mine = lines[first : first + len(batch)]
+            planned.append((draft, [Task(draft, group) for group in self._grouped(mine)]))
+            first += len(batch)
         return planned
 
-    def replacement(self, sample: Sample, attempt: int) -> Sample:
-        """Another sample of the same source for the same place, by rule."""
-        (other,) = self.samples(self._order.replacement(sample.draw, attempt))
-        return other._replace(row=sample.row)
+    def replacement(self, sample: Sample, attempt: int) -> Ints:
+        """A line with another sample of the same source for the same place, by rule."""
+        return self.lines(self._order.replacement(sample.draw, attempt), np.array([sample.row]))
 
-    def samples(self, draws: Draws) -> list[Sample]:
-        """One sample a draw, in order; rows are those in `draws`."""
-        count = len(draws)
-        offsets = np.zeros((count, self._frames), np.int64)
-        lengths = np.zeros((count, self._frames), np.int64)
-        columns = {
-            name: np.full(count, -1, np.int64)
-            for name in ("shard", "record", "episode", "steps", "action", "state", "text", "size")
-        }
+    def lines(self, draws: Draws, rows: Ints) -> Ints:
+        """One line a draw, in order, given its row in its batch."""
+        lines = np.full((len(draws), _NUMBERS + 2 * self._frames), -1, np.int64)
+        offsets, lengths = lines[:, _NUMBERS : -self._frames], lines[:, -self._frames :]
+        column(lines, "row")[:] = rows
+        column(lines, "draw")[:] = draws.number
+        column(lines, "source")[:] = draws.source
+        column(lines, "start")[:] = draws.start
         for number in np.unique(draws.source).tolist():
             source = self._sources[number]
             here = np.flatnonzero(draws.source == number)
@@ -129,50 +150,29 @@ class Planner:
             shard, offsets[here], lengths[here] = source.catalog.places(
                 episode, steps, source.camera.key
             )
-            columns["shard"][here] = shard
-            columns["record"][here] = episode - self._first_rows[number][shard]
-            columns["episode"][here] = episode
-            columns["steps"][here] = source.steps[episode]
+            column(lines, "shard")[here] = shard
+            column(lines, "record")[here] = episode - self._first_rows[number][shard]
+            column(lines, "episode")[here] = episode
+            column(lines, "steps")[here] = source.steps(episode)
             if self._full:
                 if source.action:
-                    columns["action"][here] = source.action.offsets(episode, start)
+                    column(lines, "action")[here] = source.action.offsets(episode, start)
                 if source.state:
-                    columns["state"][here] = source.state.offsets(episode, start)
+                    column(lines, "state")[here] = source.state.offsets(episode, start)
                 if source.language:
                     text, size = source.language.spans(episode)
-                    columns["text"][here], columns["size"][here] = text, size
-        return list(
-            map(
-                Sample,
-                range(count),
-                draws.number.tolist(),
-                draws.source.tolist(),
-                columns["shard"].tolist(),
-                columns["record"].tolist(),
-                columns["episode"].tolist(),
-                columns["steps"].tolist(),
-                draws.start.tolist(),
-                offsets.tolist(),
-                lengths.tolist(),
-                columns["action"].tolist(),
-                columns["state"].tolist(),
-                columns["text"].tolist(),
-                columns["size"].tolist(),
-            )
-        )
+                    column(lines, "text")[here], column(lines, "text_size")[here] = text, size
+        return lines
 
-
-def _grouped(samples: list[Sample]) -> list[list[Sample]]:
-    """Neighbouring samples of about equal work together."""
-    groups: list[list[Sample]] = []
-    group: list[Sample] = []
-    size = 0
-    for sample in samples:
-        group.append(sample)
-        size += sum(sample.lengths)
-        if size >= _TASK_BYTES or len(group) == _TASK_SAMPLES:
-            groups.append(group)
-            group, size = [], 0
-    if group:
-        groups.append(group)
-    return groups
+    def _grouped(self, lines: Ints) -> list[Ints]:
+        """Neighbouring lines of about equal work together."""
+        work = lines[:, -self._frames :].sum(axis=1).tolist()
+        groups, first, size = [], 0, 0
+        for number, more in enumerate(work, 1):
+            size += more
+            if size >= _TASK_BYTES or number - first == self._task:
+                groups.append(lines[first:number])
+                first, size = number, 0
+        if first < len(lines):
+            groups.append(lines[first:])
+        return groups

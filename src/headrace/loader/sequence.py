@@ -14,7 +14,7 @@ from headrace.sampling.ranks import rank_numbers
 
 __all__ = ["TrainingSequence", "ValidationSequence"]
 
-_PLANNED_SAMPLES = 1024  # planned at once: numpy's cost per call is shared by many samples
+_PLANNED_SAMPLES = 4096  # planned at once: numpy's cost per call is shared by many samples
 Ints = NDArray[np.int64]
 
 
@@ -23,7 +23,8 @@ class _Planned(ABC):
 
     def __init__(self, planner: Planner, batch_size: int) -> None:
         self._planner = planner
-        self._ahead = max(1, _PLANNED_SAMPLES // batch_size)
+        self._most = max(1, _PLANNED_SAMPLES // batch_size)
+        self._ahead = 1  # the first batch is not to wait for the plan of others
         self._planned: deque[tuple[Draft, list[Task]]] = deque()
 
     @abstractmethod
@@ -37,6 +38,7 @@ class _Planned(ABC):
                 numbers.append(batch)
             if not numbers:
                 raise StopIteration
+            self._ahead = min(4 * self._ahead, self._most)
             self._planned.extend(self._planner.batches(numbers))
         return self._planned.popleft()
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, cast
 from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.resize import Filter, check_filter
 from headrace.engine.memory import available_memory
+from headrace.engine.shared import sharing_is_possible
 from headrace.engine.slots import ArraySpec, slot_bytes
 from headrace.errors import BudgetError, UsageError
 from headrace.loader.opened import OpenedSource, WindowSpec
@@ -21,9 +22,13 @@ __all__ = ["Settings", "Sizes", "camera_size", "parse_size", "rank_and_world"]
 #: Batches that wait ready for the consumer. Not tuned: hides a jitter of several steps, and is
 #: 100 MB at batch 64 of 256x256 pairs.
 PREFETCH = 4
-#: Unless more are asked for. Measured on 16 cores: every frame takes the interpreter lock a few
-#: times, and with 16 threads handing it on takes longer than decoding (benchmarks/results).
+#: Where there are no processes, and unless more are asked for. Measured on 16 cores: every frame
+#: takes the interpreter lock a few times, and with 16 threads handing it on takes longer than
+#: decoding (benchmarks/results).
 MOST_THREADS = 8
+#: What a worker process holds beside its reading and decoding: the interpreter and the libraries.
+#: Measured: 31 MB anonymous on Python 3.11.
+PROCESS_BYTES = 36 << 20
 VALIDATION_SLOTS = 2
 SPARE_SLOTS = 2  # allowed for, but only made when a consumer keeps batches
 _READ_BUFFER = 1 << 20  # encoded bytes a thread may hold: ten times a large frame
@@ -42,6 +47,8 @@ class Settings:
     metadata: Literal["none", "dataset", "full"]
     action_chunk: int  #: actions of a sample; 0: one, summed over the window
     threads: int
+    threads_given: bool  #: by the user; else there may be fewer
+    processes: bool  #: threads may pass their work on to processes
     budget: int | None  #: bytes; None: as much as is needed, at most a quarter of what is free
     keep_free: int
     resize: Filter
@@ -59,6 +66,7 @@ class Settings:
         metadata: str,
         action_chunk: int | None,
         threads: int | None,
+        processes: bool,
         budget: int | str | None,
         keep_free: int | str,
         resize: str,
@@ -87,7 +95,9 @@ class Settings:
             window=window,
             metadata=cast(Any, metadata),
             action_chunk=action_chunk or 0,
-            threads=threads or min(allowed_cpus(), MOST_THREADS),
+            threads=threads or allowed_cpus(),
+            threads_given=bool(threads),
+            processes=processes and sharing_is_possible(),
             budget=None if budget is None else parse_size(budget),
             keep_free=parse_size(keep_free),
             resize=cast(Filter, resize),
@@ -99,12 +109,14 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Memory: the arrays of a slot, how many slots, and the budget."""
+    """Memory: the arrays of a slot, how many slots, and the budget; threads that fit into it."""
 
     specs: Mapping[str, ArraySpec]
     slots: int  #: of training
     validation_slots: int
     budget: int
+    threads: int
+    processes: bool  #: whether there is room for one a thread
 
     @staticmethod
     def of(settings: Settings, sources: Sequence[OpenedSource]) -> Sizes:
@@ -114,21 +126,28 @@ class Sizes:
         decoder = FrameDecoder(filter=settings.resize)
         target = (settings.height, settings.width)
         scratch = max(decoder.scratch_limit(camera_size(s), target) for s in sources)
-        working = settings.threads * (scratch + _READ_BUFFER)
+        threads = settings.threads
+        working = threads * (scratch + _READ_BUFFER)
+        processes = threads * PROCESS_BYTES if settings.processes else 0
         wanted = PREFETCH + 2 + VALIDATION_SLOTS  # and one being filled, one with the consumer
         limit = settings.budget
         if limit is None:
-            limit = min((wanted + SPARE_SLOTS) * one + working, available_memory() // 4)
-        slots = min(wanted, (limit - working) // one)
+            limit = min((wanted + SPARE_SLOTS) * one + working + processes, available_memory() // 4)
+        if (limit - working - processes) // one < wanted - PREFETCH // 2:
+            processes = 0  # too little is left to prefetch: no processes rather than no slots
+        if not processes and not settings.threads_given:
+            threads = min(threads, MOST_THREADS)
+            working = threads * (scratch + _READ_BUFFER)
+        slots = min(wanted, (limit - working - processes) // one)
         if slots < 2:
             raise BudgetError(
                 f"a budget of {limit / 2**20:.0f} MiB does not hold two batches: each has "
-                f"{one / 2**20:.1f} MiB, and {settings.threads} threads need "
+                f"{one / 2**20:.1f} MiB, and {threads} threads need "
                 f"{working / 2**20:.1f} MiB to read and decode",
                 remedy="Raise the budget, or lower batch_size, image_size or threads",
             )
         validation = VALIDATION_SLOTS if slots >= 2 + VALIDATION_SLOTS else 1
-        return Sizes(specs, slots - validation, validation, limit)
+        return Sizes(specs, slots - validation, validation, limit, threads, bool(processes))
 
 
 def camera_size(source: OpenedSource) -> tuple[int, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import weakref
+import sys
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,6 @@ from headrace.outputs.torch.batch import Layout, TorchBatch, in_layout, to_tenso
 
 __all__ = ["CudaTarget", "checked_device"]
 
-_PAGE = 4096
 _cuda: Any = torch.cuda  # much of it has no types
 
 
@@ -59,12 +59,10 @@ class CudaTarget:
             self.device = torch.empty(0, device=self.device).device
             self._stream = _cuda.Stream(self.device)
 
-    def allocate(self, size: int) -> NDArray[np.uint8]:
-        """Memory of a slot. Called by a thread of the engine, which has no current device."""
-        if not self.pin:
-            return np.empty(size, np.uint8)
+    def lock(self, memory: NDArray[np.uint8]) -> Callable[[], None]:
+        """Pin a slot's memory. Called by a thread of the engine, which has no current device."""
         with torch.cuda.device(self.device):
-            return _pinned(size)
+            return _pin(memory)
 
     def send(self, batch: Batch) -> CudaSent:
         """Order the copy of a batch: uint8 over the bus, the layout is made over there."""
@@ -120,24 +118,24 @@ def _event(stream: Any) -> Any:
     return event
 
 
-def _pinned(size: int) -> NDArray[np.uint8]:
-    """Page-locked memory, unlocked and freed when the last array on it is gone.
+def _pin(memory: NDArray[np.uint8]) -> Callable[[], None]:
+    """Page-lock memory that begins on a page of its own; what is returned undoes it.
 
-    torch's own pinned memory (`pin_memory=True`) is rounded up to a power of two and never given
-    back: a slot of 24.1 MiB would hold 32, and the budget would not know.
+    Not torch's own pinned memory (`pin_memory=True`): that is rounded up to a power of two and
+    never given back, so a slot of 24.1 MiB would hold 32 and the budget would not know; and worker
+    processes could not write to it.
     """
-    pages = -(-size // _PAGE) * _PAGE
-    owner = np.empty(pages + _PAGE, np.uint8)
-    start = -owner.ctypes.data % _PAGE  # whole pages of its own: none can be locked twice
-    memory = owner[start : start + size]
     cudart = _cuda.cudart()
-    address = memory.ctypes.data
-    error = cudart.cudaHostRegister(address, pages, 1)  # 1: for all devices
+    address, size = memory.ctypes.data, memory.nbytes
+    error = cudart.cudaHostRegister(address, size, 1)  # 1: for all devices
     if error != cudart.cudaError.success:
         raise UsageError(
-            f"CUDA could not pin {pages:,} bytes of memory (error {error})",
+            f"CUDA could not pin {size:,} bytes of memory (error {error})",
             remedy="Raise the limit of locked memory (ulimit -l), or give pin=False",
         )
-    finalizer = weakref.finalize(owner, cudart.cudaHostUnregister, address)
-    finalizer.atexit = False  # the driver may be gone by then; the memory goes with the process
-    return memory
+
+    def unpin() -> None:
+        if not sys.is_finalizing():  # the driver may be gone; the memory goes with the process
+            cudart.cudaHostUnregister(address)
+
+    return unpin

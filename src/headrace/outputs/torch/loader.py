@@ -24,7 +24,7 @@ from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_ar
 import torch
 
 from headrace.config import Mixture
-from headrace.engine.slots import Allocate
+from headrace.engine.slots import Lock
 from headrace.errors import UsageError
 from headrace.loader import Batch, Loader
 from headrace.loader.opened import WindowSpec
@@ -46,6 +46,7 @@ class LoaderOptions(TypedDict, total=False):
     metadata: Literal["none", "dataset", "full"]
     action_chunk: int | None
     threads: int | None
+    processes: bool
     budget: int | str | None
     keep_free: int | str
     resize: str
@@ -54,7 +55,7 @@ class LoaderOptions(TypedDict, total=False):
     rank: int | None
     world: int | None
     files: LocalFiles | None
-    allocate: Allocate | None
+    lock: Lock | None
 
 
 class TorchLoader:
@@ -101,8 +102,8 @@ class TorchLoader:
         self.layout: Layout = layout
         self.steps_per_epoch = steps_per_epoch
         self._target = _target(device, layout, pin)
-        if self._target is not None and options.get("allocate") is None:
-            options["allocate"] = self._target.allocate
+        if self._target is not None and self._target.pin:
+            options["lock"] = self._target.lock
         self._rank_given = options.get("rank") is not None
         self.loader = Loader(mixture, batch_size=batch_size, image_size=image_size, **options)
         self._process = os.getpid()

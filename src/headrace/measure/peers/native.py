@@ -1,0 +1,66 @@
+"""headrace's own loader as a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headrace.loader import Batch, Loader
+from headrace.measure.job import Job
+from headrace.measure.peers.peer import Peer
+
+__all__ = ["PEER"]
+
+_OPTIONS: dict[str, Any] = {"budget": None, "keep_free": "1GiB", "processes": True}
+
+
+class _Native:
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.names = loader.names
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.loader)
+
+    def figures(self) -> Mapping[str, Any]:
+        figures = self.loader.statistics()
+        engine = figures.engine
+        return {
+            "threads": engine.threads,
+            "processes": list(engine.processes),
+            "budget": engine.budget.limit,
+            "budget_peak": engine.budget.peak,
+            "bytes_read": engine.bytes_read,
+            "images": engine.images,
+            "stages": {stage.name: stage.busy_s for stage in engine.stages},
+            "waiting_s": engine.waiting_s,
+            "asked": figures.asked,
+            "skipped": figures.skipped,
+        }
+
+
+@contextmanager
+def _open(job: Job, converted: Path | None) -> Iterator[_Native]:
+    del converted
+    with Loader(
+        job.mixture,
+        batch_size=job.batch_size,
+        image_size=job.image_size,
+        seed=job.seed,
+        metadata=job.metadata,
+        threads=job.threads,
+        **{**_OPTIONS, **job.options},
+    ) as loader:
+        yield _Native(loader)
+
+
+PEER = Peer(
+    name="headrace",
+    needs=(),
+    install="pip install headrace",
+    shuffle="global, every pair equally likely",
+    open=_open,
+    options=_OPTIONS,
+)

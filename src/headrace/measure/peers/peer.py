@@ -1,0 +1,67 @@
+"""What a backend of a benchmark is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+
+from headrace.errors import UsageError
+from headrace.loader import Batch
+from headrace.measure.job import Job
+
+__all__ = ["Conversion", "Opened", "Peer", "check_installed"]
+
+
+class Opened(Protocol):
+    """A backend at work."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The table of source names that batches refer to."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Endless batches, as in the batch contract: frames uint8 [B, T, H, W, 3] and the rest.
+
+        The time of `next` is what is measured, so a batch must be complete: numpy arrays in host
+        memory, nothing left to be computed.
+        """
+
+    def figures(self) -> Mapping[str, Any]:
+        """What it knows of itself, as JSON: at least `threads`, and `processes` (their numbers)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What it took to write the data in a rival's own format."""
+
+    seconds: float
+    bytes: int  #: on disk
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A backend: what it needs, and how it is opened."""
+
+    name: str
+    needs: tuple[str, ...]  #: modules that it imports
+    install: str  #: the command that installs them
+    shuffle: str  #: how well it shuffles, in a few words
+    open: Callable[[Job, Path | None], AbstractContextManager[Opened]]
+    #: Writes what it reads into a folder, which `open` then gets; None: it reads RLDS as it is.
+    convert: Callable[[Job, Path], Conversion] | None = None
+    #: Its own options (`Job.options`) with their defaults; others are an error.
+    options: Mapping[str, Any] | None = None
+
+
+def check_installed(peer: Peer) -> None:
+    """`UsageError` with the command that installs what is missing."""
+    missing = [module for module in peer.needs if find_spec(module) is None]
+    if missing:
+        raise UsageError(
+            f"the backend {peer.name!r} needs {', '.join(missing)}",
+            remedy=f"Install it: {peer.install}",
+        )
