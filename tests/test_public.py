@@ -29,6 +29,7 @@ NAMES = [
     "UnknownFieldError",
     "UsageError",
     "WindowSpec",
+    "WorkerError",
     "__version__",
     "find_datasets",
     "known_dataset",

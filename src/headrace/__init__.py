@@ -24,6 +24,7 @@ from headrace.errors import (
     UnknownDatasetError,
     UnknownFieldError,
     UsageError,
+    WorkerError,
 )
 from headrace.formats.features import Field, Schema
 from headrace.formats.rlds import find_datasets
@@ -57,6 +58,7 @@ __all__ = [
     "UnknownFieldError",
     "UsageError",
     "WindowSpec",
+    "WorkerError",
     "__version__",
     "find_datasets",
     "known_dataset",

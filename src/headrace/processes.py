@@ -60,11 +60,17 @@ def start_python(module: str, *arguments: str, **options: Any) -> subprocess.Pop
 
     Ctrl-C is for this process, which then ends its workers.
     """
-    # The package's own place first, so that a worker runs the same code as its parent.
+    # The package's own place first, so that a worker runs the same code as its parent. No thread
+    # pools of libraries: on 16 cores each worker would have 30 idle threads and their memory.
     paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env={
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+        },
         process_group=0,
         **options,
     )

@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import queue
 import threading
 
 import numpy as np
@@ -279,17 +280,17 @@ def test_statistics_count_what_was_done(engines):
 
 
 def test_slots_are_views_of_one_block_and_freed_from_the_garbage_collector():
-    freed = []
-    pool = SlotPool(SPECS, 1, Budget(SLOT), freed=lambda: freed.append(1))
+    ended = queue.SimpleQueue()
+    pool = SlotPool(SPECS, 1, Budget(SLOT), ended=ended.put)
     slot = pool.take()
     assert pool.take() is None
-    arrays = slot.lease(pool.put)
+    arrays = pool.lease(slot)
     arrays["y"][:] = 7
     cycle = [arrays]
     cycle.append(cycle)
     del arrays, cycle
     gc.collect()
-    assert freed == [1]
+    ended.get_nowait().take_back()
     assert pool.take() is slot
     assert int(slot.arrays()["y"].sum()) == 7 * 15
     assert np.shares_memory(slot.arrays()["x"], slot.arrays()["x"])

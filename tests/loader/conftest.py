@@ -1,5 +1,8 @@
 """Mixtures for loader tests: a few small datasets with everything that differs between them."""
 
+import os
+import shutil
+
 import pytest
 
 import headrace as hr
@@ -47,3 +50,25 @@ def loaders():
     yield make
     for loader in made:
         loader.close()
+
+
+@pytest.fixture
+def own(data, tmp_path):
+    """A copy of two datasets, to be spoiled."""
+    root = tmp_path / "own"
+    for name in ("bridge/0.1.0", "droid/1.0.1"):
+        shutil.copytree(data / name, root / name, ignore=shutil.ignore_patterns(".headrace"))
+    return root
+
+
+def spoil_frame(root, episode=1, t=3):
+    """Damage one JPEG of bridge so that it cannot be decoded, and keep the catalog valid."""
+    catalog = hr.Catalog.open(root / "bridge" / "0.1.0")
+    number = int(catalog.episodes("train")[episode])
+    where = catalog.place(number, t)
+    stat = os.stat(where.path)
+    with open(where.path, "r+b") as file:
+        file.seek(where.offset)
+        file.write(bytes(64))
+    os.utime(where.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    return number, t, where

@@ -4,7 +4,6 @@ import gc
 import json
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,30 +14,8 @@ import pytest
 
 import headrace as hr
 from headrace.reading.local import LocalFiles
-from tests.loader.conftest import NAMES, make_mixture
+from tests.loader.conftest import NAMES, make_mixture, spoil_frame
 from tests.loader.test_loader import digest, rows, sequence
-
-
-@pytest.fixture
-def own(data, tmp_path):
-    """A copy of two datasets, to be spoiled."""
-    root = tmp_path / "own"
-    for name in ("bridge/0.1.0", "droid/1.0.1"):
-        shutil.copytree(data / name, root / name, ignore=shutil.ignore_patterns(".headrace"))
-    return root
-
-
-def spoil_frame(root, episode=1, t=3):
-    """Damage one JPEG of bridge so that it cannot be decoded, and keep the catalog valid."""
-    catalog = hr.Catalog.open(root / "bridge" / "0.1.0")
-    number = int(catalog.episodes("train")[episode])
-    where = catalog.place(number, t)
-    stat = os.stat(where.path)
-    with open(where.path, "r+b") as file:
-        file.seek(where.offset)
-        file.write(bytes(64))
-    os.utime(where.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    return number, t, where
 
 
 def test_a_damaged_frame_raises_with_its_place(own, loaders):

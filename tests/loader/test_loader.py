@@ -248,14 +248,14 @@ def test_validation_opens_no_threads_and_no_files_and_stays_within_the_budget(mi
     import os
     import threading
 
-    loader = loaders(mixture)
+    loader = loaders(mixture, processes=False)
     sequence(loader, 40)
     list(loader.validation())
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
     for _ in range(3):
         for _ in loader.validation():
             assert threading.active_count() == threads
-    assert len(os.listdir("/proc/self/fd")) <= files
+    assert len(os.listdir("/proc/self/fd")) == files
     figures = loader.statistics().engine
     assert figures.budget.peak <= figures.budget.limit
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias
 from headrace.engine.budget import Budget
 from headrace.engine.memory import available_memory
 from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import Arrays, ArraySpec, Lock, SlotPool
+from headrace.engine.slots import Arrays, ArraySpec, Lock, Returned, SlotPool
 from headrace.engine.statistics import Counters, EngineStatistics, StageStatistics
 from headrace.engine.stream import BatchSource, Pending, Stream
 from headrace.errors import UsageError
@@ -75,7 +75,8 @@ class Engine:
         self._tasks: queue.PriorityQueue[_Queued] = queue.PriorityQueue()
         self._queued = itertools.count()
         self._opened = itertools.count(1)
-        self._events: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False: stop
+        # A slot has come back, or look again (True), or stop (False).
+        self._events: queue.SimpleQueue[bool | Returned] = queue.SimpleQueue()
         self._streams: list[Stream] = []
         self._dropped: list[Stream] = []  # whose slots have not all come back yet
         self._wanted: dict[int, int] = {}  # slots of each stream while memory is not short
@@ -103,9 +104,9 @@ class Engine:
             specs,
             slots,
             self.budget,
+            ended=self._events.put,
             shared=self._shared,
             lock=lock,
-            freed=lambda: self._events.put(True),
         )
         rank = next(self._opened)
         stream = Stream(
@@ -165,7 +166,11 @@ class Engine:
         for worker in list(self._workers):  # those that have not ended by themselves
             worker.stop()
         self._join(_LAST_SECONDS)
+        while not self._events.empty():
+            if isinstance(event := self._events.get(), Returned):
+                event.take_back()
         for stream in [*self._streams, *self._dropped]:
+            stream.pool.abandon()
             stream.reclaim(all_done=True)
 
     def _join(self, seconds: float) -> None:
@@ -212,7 +217,10 @@ class Engine:
 
     def _schedule(self) -> None:
         looked = 0.0
-        while self._events.get():
+        while (event := self._events.get()) is not False:
+            if isinstance(event, Returned):
+                event.take_back()
+            del event  # it holds the slot
             if self._keep_free and time.monotonic() - looked > _LOOK_SECONDS:
                 looked = time.monotonic()
                 self._mind_memory()

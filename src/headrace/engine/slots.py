@@ -1,13 +1,16 @@
 """Slots: the preallocated memory of one batch, pooled and handed out on lease.
 
 A batch's arrays are views of a slot's memory. The slot returns to its pool when the last of them is
-gone, whoever holds it: the arrays' common base is a lease that notices its own end.
+gone, whoever holds it: the arrays' common base is a lease, whose end puts a message into a queue.
+That is done by a weak reference, and in C alone. With a `__del__`, a Ctrl-C that arrives while it
+runs would be swallowed, and the garbage collector would run it inside anybody's lock.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,7 +22,16 @@ from numpy.typing import NDArray
 from headrace.engine.budget import Budget
 from headrace.engine.shared import Region, SharedMemory
 
-__all__ = ["NOT_SHARED", "ArraySpec", "Lock", "Slot", "SlotPool", "slot_bytes", "slot_views"]
+__all__ = [
+    "NOT_SHARED",
+    "ArraySpec",
+    "Lock",
+    "Returned",
+    "Slot",
+    "SlotPool",
+    "slot_bytes",
+    "slot_views",
+]
 
 _ALIGN = 64  # a cache line, so that neighbouring arrays share none
 
@@ -50,17 +62,26 @@ def slot_bytes(specs: Mapping[str, ArraySpec]) -> int:
 
 
 class _Lease:
-    """Exposes a slot's memory to numpy; when the last array on it is gone, the slot is free."""
+    """Exposes a slot's memory to numpy, and lives as long as the last array on it."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "_give_back", "_slot")
+    __slots__ = ("__array_interface__", "__weakref__", "_slot")
 
-    def __init__(self, slot: Slot, give_back: Callable[[Slot], None]) -> None:
+    def __init__(self, slot: Slot) -> None:
         self.__array_interface__ = slot.interface
         self._slot = slot
-        self._give_back = give_back
 
-    def __del__(self) -> None:
-        self._give_back(self._slot)
+
+class Returned(weakref.ref[_Lease]):
+    """Says that a lease has ended: the argument of a pool's `ended`."""
+
+    __slots__ = ("pool", "slot")
+
+    slot: Slot
+    pool: SlotPool
+
+    def take_back(self) -> None:
+        """Let the slot be used again."""
+        self.pool.take_back(self)
 
 
 class Slot:
@@ -90,9 +111,10 @@ class Slot:
         """Views for whoever fills the slot; they must not outlive the filling."""
         return slot_views(self._specs, self._memory)
 
-    def lease(self, give_back: Callable[[Slot], None]) -> Arrays:
-        """Views for the consumer; `give_back(slot)` is called when the last one is gone."""
-        return slot_views(self._specs, np.asarray(_Lease(self, give_back)))
+    def leased(self, ended: Callable[[Returned], None]) -> tuple[Arrays, Returned]:
+        """Views for the consumer; the reference is given to `ended` when the last one is gone."""
+        lease = _Lease(self)
+        return slot_views(self._specs, np.asarray(lease)), Returned(lease, ended)
 
     def __del__(self) -> None:
         unlock: Callable[[], None] | None = getattr(self, "_unlock", None)
@@ -122,8 +144,9 @@ def slot_views(specs: Mapping[str, ArraySpec], memory: NDArray[np.uint8]) -> Arr
 class SlotPool:
     """Up to `limit` slots of one shape, each charged to the budget when it is made.
 
-    `freed()` is called after a slot has come back, from whatever thread dropped it, possibly from
-    inside the garbage collector: it must not take locks.
+    `ended(returned)` is called when a lease has ended, from whatever thread dropped it, possibly
+    inside the garbage collector; somebody must then call `returned.take_back()`. It should be a
+    function in C, such as the `put` of a `queue.SimpleQueue`.
     """
 
     def __init__(
@@ -132,16 +155,17 @@ class SlotPool:
         limit: int,
         budget: Budget,
         *,
+        ended: Callable[[Returned], None],
         shared: SharedMemory | None = None,
         lock: Lock | None = None,
-        freed: Callable[[], None] = lambda: None,
     ) -> None:
         self._specs = dict(specs)
         self._budget = budget
         self._shared = shared
         self._lock = lock
-        self._freed = freed
+        self._ended = ended
         self._free: deque[Slot] = deque()
+        self._leased: dict[int, Returned] = {}
         self.slot_bytes = slot_bytes(specs)
         self.limit = limit
         self.made = 0
@@ -171,10 +195,28 @@ class SlotPool:
         self.made += 1
         return slot
 
+    def lease(self, slot: Slot) -> Arrays:
+        """Hand a filled slot to the consumer."""
+        arrays, returned = slot.leased(self._ended)
+        returned.slot, returned.pool = slot, self
+        self._leased[id(returned)] = returned
+        return arrays
+
+    def take_back(self, returned: Returned) -> None:
+        """A lease has ended."""
+        if self._leased.pop(id(returned), None) is not None:
+            self._free.append(returned.slot)
+
     def put(self, slot: Slot) -> None:
-        """Take a slot back."""
+        """Take back a slot that was not handed out."""
         self._free.append(slot)
-        self._freed()
+
+    def abandon(self) -> None:
+        """Nobody will take slots back any more: those on lease belong to their batches."""
+        gone = len(self._leased)
+        self._leased.clear()
+        self.made -= gone
+        self._budget.release(gone * self.slot_bytes)
 
     def shrink(self) -> None:
         """Give up free slots beyond the limit; whoever takes slots calls this as well."""

@@ -26,6 +26,36 @@ class BatchSource(Protocol):
         """What the batch is, for the consumer, and the tasks that fill it."""
 
 
+class Gate:
+    """Opens once. Unlike `threading.Event` it survives a Ctrl-C in the thread that waits.
+
+    An Event is a Python-level lock and condition: an interrupt between two of their steps leaves
+    the lock taken, and whoever sets the event waits for ever.
+    """
+
+    __slots__ = ("_hint", "_open")
+
+    def __init__(self) -> None:
+        self._open = False
+        self._hint = threading.Lock()  # released when it opens; only wakes, says nothing
+        self._hint.acquire()
+
+    def is_set(self) -> bool:
+        """Whether it is open."""
+        return self._open
+
+    def set(self) -> None:
+        """Open it, once."""
+        self._open = True
+        self._hint.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for it to open; whether it is. For one thread."""
+        if not self._open:
+            self._hint.acquire(timeout=seconds)
+        return self._open
+
+
 @dataclass(eq=False)
 class Pending:
     """A batch on its way."""
@@ -35,7 +65,7 @@ class Pending:
     arrays: Arrays  #: views for the threads that fill it
     tasks_left: int
     lock: threading.Lock = field(default_factory=threading.Lock)
-    done: threading.Event = field(default_factory=threading.Event)
+    done: Gate = field(default_factory=Gate)
     error: BaseException | None = None
 
     def task_done(self, error: BaseException | None) -> bool:
@@ -156,8 +186,7 @@ class Stream(Iterator[Filled]):
             self._failed = pending.error
             self.pool.put(pending.slot)
             raise pending.error
-        pool = self.pool
-        return Filled(pending.about, pending.slot.lease(pool.put))
+        return Filled(pending.about, self.pool.lease(pending.slot))
 
     def _head(self) -> Pending:
         """The next batch in order, as soon as it has been started."""

@@ -1,0 +1,335 @@
+"""Threads that pass their work on to processes: the same bytes, and every way a process can end."""
+
+import gc
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.engine.shared import SharedMemory, map_region
+from headrace.engine.slots import ArraySpec, Slot, slot_views
+from headrace.loader import lane as lane_module
+from headrace.loader import process as process_module
+from headrace.reading.local import LocalFiles
+from tests.loader.conftest import NAMES, make_mixture, spoil_frame
+from tests.loader.test_faults import headrace_threads
+
+
+@pytest.fixture
+def at_once(monkeypatch):
+    """Threads start their processes with their first task."""
+    monkeypatch.setattr(lane_module, "START_AFTER", 0.0)
+
+
+def everything(batch):
+    arrays = [batch.frames, batch.dataset, batch.episode_id, batch.frame_idx, batch.offset]
+    arrays += [batch.action, batch.state, batch.draws]
+    return b"".join(a.tobytes() for a in arrays), tuple(batch.language), tuple(batch.robot)
+
+
+def with_processes(loader):
+    """Take batches until every thread has its process; the batches."""
+    found, deadline = [], time.monotonic() + 30
+    while len(loader.statistics().engine.processes) < loader.settings.threads:
+        assert time.monotonic() < deadline, "the processes did not start"
+        found.append(everything(next(loader)))
+    return found
+
+
+def take(loader, count):
+    for _ in range(count):
+        next(loader)
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_processes_give_the_same_bytes_as_threads(mixture, loaders, at_once, threads):
+    with_them = loaders(mixture, threads=threads)
+    found = with_processes(with_them)
+    found += [everything(batch) for batch in islice(with_them, 40)]
+    without = loaders(mixture, processes=False)
+    assert found == [everything(batch) for batch in islice(without, len(found))]
+    assert without.statistics().engine.processes == ()
+
+
+def test_validation_and_resuming_are_the_same_with_processes(mixture, loaders, at_once):
+    loader = loaders(mixture)
+    with_processes(loader)
+    state = loader.state_dict()
+    ahead = [everything(batch) for batch in islice(loader, 6)]
+    validated = [everything(batch) for batch in loader.validation()]
+    loader.load_state_dict(state)
+    assert [everything(batch) for batch in islice(loader, 6)] == ahead
+    plain = loaders(mixture, processes=False)
+    assert validated == [everything(batch) for batch in plain.validation()]
+
+
+def test_statistics_count_what_processes_do(mixture, loaders, at_once):
+    loader = loaders(mixture, threads=1)
+    with_processes(loader)
+    before = loader.statistics().engine
+    take(loader, 50)
+    after = loader.statistics().engine
+    assert after.images - before.images >= 2 * 4 * 40
+    assert after.bytes_read > before.bytes_read
+    busy = {stage.name: stage.busy_s for stage in after.stages}
+    assert all(busy[stage.name] > stage.busy_s for stage in before.stages)
+
+
+def test_few_batches_start_no_process(mixture, loaders):
+    loader = loaders(mixture)
+    next(loader)
+    assert loader.statistics().engine.processes == ()
+    assert not children(os.getpid())
+
+
+def children(pid):
+    found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [child for child in found if b"process_worker" in command(child)]
+
+
+def command(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_closing_ends_the_processes_within_a_second(mixture, loaders, at_once):
+    loader = loaders(mixture)
+    with_processes(loader)
+    pids = loader.statistics().engine.processes
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 1
+    assert not any(running(pid) for pid in pids)
+    assert headrace_threads() == []
+
+
+def test_a_process_that_does_not_answer_is_cut_off_by_closing(mixture, loaders, at_once):
+    loader = loaders(mixture)
+    with_processes(loader)
+    pids = loader.statistics().engine.processes
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    started = time.monotonic()
+    loader.close()
+    assert time.monotonic() - started < 2
+    assert headrace_threads() == []
+    assert not any(running(pid) for pid in pids)
+
+
+def test_an_abandoned_loader_ends_its_processes(mixture, at_once):
+    loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, threads=2)
+    with_processes(loader)
+    pids = loader.statistics().engine.processes
+    del loader
+    gc.collect()
+    assert not any(running(pid) for pid in pids)
+
+
+def test_a_killed_process_is_replaced_by_its_thread_and_nothing_is_lost(
+    mixture, loaders, at_once, caplog
+):
+    loader = loaders(mixture)
+    found = with_processes(loader)
+    for pid in loader.statistics().engine.processes:
+        os.kill(pid, signal.SIGKILL)
+    found += [everything(batch) for batch in islice(loader, 30)]
+    plain = loaders(mixture, processes=False)
+    assert found == [everything(batch) for batch in islice(plain, len(found))]
+    assert loader.statistics().engine.processes == ()
+    assert "a worker process died (signal 9, perhaps for want of memory)" in caplog.text
+
+
+def test_a_crashed_process_is_an_error_that_says_what_it_was_reading(mixture, loaders, at_once):
+    loader = loaders(mixture, threads=1)
+    with_processes(loader)
+    (pid,) = loader.statistics().engine.processes
+    os.kill(pid, signal.SIGSEGV)
+    with pytest.raises(hr.WorkerError, match=r"signal 11.*while it read") as caught:
+        for _ in range(50):
+            next(loader)
+    assert caught.value.dataset in NAMES
+    assert Path(caught.value.file).exists()
+    assert "headrace verify" in str(caught.value)
+
+
+def test_a_process_that_cannot_start_is_told_and_threads_go_on(
+    mixture, loaders, at_once, caplog, monkeypatch, capfd
+):
+    monkeypatch.setattr(process_module, "_MODULE", "headrace.no_such_module")
+    loader = loaders(mixture, threads=1)
+    deadline = time.monotonic() + 30
+    while "goes on without it" not in caplog.text:
+        assert time.monotonic() < deadline
+        next(loader)
+    assert loader.statistics().engine.processes == ()
+    assert "exit code 1" in caplog.text
+
+
+def test_a_damaged_frame_raises_with_its_place_from_a_process(own, loaders, at_once):
+    loader = loaders(make_mixture(own, ["bridge"]), files=LocalFiles())
+    with_processes(loader)
+    number, t, where = spoil_frame(own)
+    with pytest.raises(hr.ImageError) as caught:
+        for _ in range(80):
+            next(loader)
+    error = caught.value
+    assert (error.dataset, error.file, error.frame) == ("bridge", where.path, t)
+    assert error.offset == where.offset
+    assert error.episode == hr.Catalog.open(own / "bridge" / "0.1.0").info(number).id
+
+
+def test_a_damaged_frame_is_replaced_as_without_processes(own, loaders, at_once):
+    mixture = make_mixture(own, ["bridge", "droid"])
+    loader = loaders(mixture, files=LocalFiles(), on_error="skip")
+    with_processes(loader)
+    state = loader.state_dict()
+    spoil_frame(own)
+    plain = loaders(mixture, files=LocalFiles(), on_error="skip", processes=False)
+    runs = []
+    for each in (loader, plain):
+        each.load_state_dict(state)
+        runs.append([everything(batch) for batch in islice(each, 60)])
+        assert each.statistics().skipped > 0
+        assert "bridge" in each.statistics().first_skipped[0].error
+    assert runs[0] == runs[1]
+    assert len(loader.statistics().engine.processes) == 2
+
+
+def test_a_budget_without_room_for_processes_has_none(mixture, loaders, at_once):
+    loader = loaders(mixture, budget="40MiB")
+    take(loader, 100)
+    figures = loader.statistics().engine
+    assert figures.processes == ()
+    assert figures.budget.peak <= figures.budget.limit == 40 << 20
+
+
+def test_processes_are_charged_to_the_budget_and_given_back(mixture, loaders, at_once):
+    loader = loaders(mixture)
+    with_processes(loader)
+    figures = loader.statistics().engine
+    assert figures.budget.held >= 2 * lane_module.PROCESS_BYTES
+    assert figures.budget.peak <= figures.budget.limit
+    loader.close()
+    assert loader.statistics().engine.budget.held == 0
+
+
+def test_a_process_holds_about_what_it_is_charged(mixture, loaders, at_once):
+    loader = loaders(mixture, threads=1)
+    with_processes(loader)
+    take(loader, 50)
+    (pid,) = loader.statistics().engine.processes
+    status = Path(f"/proc/{pid}/status").read_text()
+    anonymous = int(status.split("RssAnon:")[1].split()[0]) << 10
+    assert anonymous < 1.25 * lane_module.PROCESS_BYTES
+
+
+SCRIPT = """
+import json, os, signal, sys, threading, time
+import headrace as hr
+from headrace.loader import lane
+lane.START_AFTER = 0.0
+mixture = hr.Mixture.from_dict(json.loads(sys.argv[1]))
+loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, threads=2)
+while len(loader.statistics().engine.processes) < 2:
+    batch = next(loader)
+print(*loader.statistics().engine.processes, flush=True)
+"""
+
+
+def script(mixture, rest):
+    code = textwrap.dedent(SCRIPT) + textwrap.dedent(rest)
+    return subprocess.run(
+        [sys.executable, "-c", code, json.dumps(mixture.to_dict())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_the_interpreter_exits_with_processes_at_work(mixture):
+    done = script(mixture, "print('end')")
+    assert (done.returncode, done.stderr) == (0, "")
+    pids, end = done.stdout.splitlines()
+    assert end == "end"
+    assert not any(running(pid) for pid in pids.split())
+
+
+def test_processes_end_with_a_program_that_is_killed(mixture):
+    done = script(mixture, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert done.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 5
+    while any(running(pid) for pid in done.stdout.split()):
+        assert time.monotonic() < deadline, "a worker process outlives its program"
+
+
+def test_a_forked_child_that_lets_go_of_the_loader_leaves_the_parent_s_batches_alone(mixture):
+    done = script(
+        mixture,
+        """
+        import gc
+        kept = [next(loader) for _ in range(2)]
+        before = [b.frames.copy() for b in kept]
+        pid = os.fork()
+        if pid == 0:
+            del batch, kept, loader
+            gc.collect()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert all((b.frames == f).all() for b, f in zip(kept, before))
+        assert any(f.any() for f in before)
+        next(loader)
+        print('parent goes on')
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "parent goes on"
+
+
+def test_a_catalog_crosses_into_another_process(data):
+    folder = make_mixture(data).folder(make_mixture(data).active[0])
+    catalog = hr.Catalog.open(folder)
+    code = """
+import pickle, sys
+catalog = pickle.load(sys.stdin.buffer)
+sys.stdout.buffer.write(catalog.frame(1, 2).tobytes())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(catalog), capture_output=True, check=True
+    )
+    assert done.stdout == catalog.frame(1, 2).tobytes()
+
+
+def test_shared_memory_is_given_back_at_once_and_its_place_used_again():
+    shared = SharedMemory()
+    specs = {"x": ArraySpec((1_000_000,), "uint8")}
+    slot = Slot(specs, shared)
+    slot.arrays()["x"][:] = 7
+    other = slot_views(specs, map_region(shared.fd, slot.place, slot.nbytes))
+    assert int(other["x"].sum()) == 7_000_000
+    place, blocks = slot.place, os.fstat(shared.fd).st_blocks
+    assert blocks * 512 >= 1_000_000
+    del slot
+    assert os.fstat(shared.fd).st_blocks == 0
+    assert int(other["x"].sum()) == 0  # mapped still, but without memory
+    again = Slot(specs, shared)
+    assert again.place == place
+    assert not np.any(again.arrays()["x"])
