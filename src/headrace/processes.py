@@ -14,7 +14,7 @@ import selectors
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -55,21 +55,25 @@ def _control_groups() -> list[Path]:
     return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
 
 
-def start_python(module: str, *arguments: str, **options: Any) -> subprocess.Popen[bytes]:
+#: No thread pools of libraries: on 16 cores each worker would have 30 idle threads.
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+
+
+def start_python(
+    module: str, *arguments: str, env: Mapping[str, str] = ONE_THREAD, **options: Any
+) -> subprocess.Popen[bytes]:
     """Start `python -m module` with the same code as this process, in a process group of its own.
 
-    Ctrl-C is for this process, which then ends its workers.
+    Ctrl-C is for this process, which then ends its workers. `env` is added to the environment.
     """
-    # The package's own place first, so that a worker runs the same code as its parent. No thread
-    # pools of libraries: on 16 cores each worker would have 30 idle threads and their memory.
+    # The package's own place first, so that a worker runs the same code as its parent.
     paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "OPENBLAS_NUM_THREADS": "1",
-            "OMP_NUM_THREADS": "1",
+            **env,
         },
         process_group=0,
         **options,

@@ -15,6 +15,7 @@ __all__ = [
     "find_document",
     "overridden",
     "packaged_mixtures",
+    "parse_override",
     "read_document",
     "to_yaml",
 ]
@@ -63,6 +64,27 @@ def read_document(file: Path) -> dict[str, Any]:
     return dict(values)
 
 
+def parse_override(override: str) -> tuple[str, Any]:
+    """The key path and the value of `key.path=value`; the value is YAML.
+
+    >>> parse_override("sources.bridge.weight=0.5")
+    ('sources.bridge.weight', 0.5)
+    """
+    from omegaconf import OmegaConf
+
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise UsageError(f"override {override!r} has no `=`", remedy="Write key.path=value.")
+    try:
+        parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
+    except Exception as error:
+        raise UsageError(
+            f"override {override!r} has no YAML value: {_line(error)}",
+            remedy="Put it in quotes.",
+        ) from None
+    return key.strip(), parsed["value"]
+
+
 def overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Apply `key.path=value`, then resolve `${...}`."""
     from omegaconf import OmegaConf
@@ -70,17 +92,7 @@ def overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
     if isinstance(overrides, str):
         raise UsageError(f"overrides is the text {overrides!r}", remedy="Give a list of texts.")
     for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise UsageError(f"override {override!r} has no `=`", remedy="Write key.path=value.")
-        try:
-            parsed: Any = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))
-        except Exception as error:
-            raise UsageError(
-                f"override {override!r} has no YAML value: {_line(error)}",
-                remedy="Put it in quotes.",
-            ) from None
-        _override(values, key.strip(), parsed["value"])
+        _override(values, *parse_override(override))
     try:
         resolved: Any = OmegaConf.to_container(
             OmegaConf.create(values), resolve=True, throw_on_missing=True

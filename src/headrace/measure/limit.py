@@ -1,7 +1,8 @@
 """The decode limit: the same draws, read and decoded in tight loops, with nothing else.
 
 It is the yardstick of a loader: no loader that decodes these frames on these cores can be faster.
-Processes, not threads, so that no interpreter lock is in it.
+Processes, not threads, so that no interpreter lock is in it. The storage limit is the same without
+decoding, each draw once, so that what is not in the page cache comes from the disk.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from headrace.decoding.resize import use_one_thread_per_call
 from headrace.loader import Loader
 from headrace.processes import ProcessPool, allowed_cpus
 
-__all__ = ["DecodeLimit", "decode_limit"]
+__all__ = ["DecodeLimit", "StorageLimit", "decode_limit", "storage_limit"]
 
 _WARMUP_SECONDS = 0.3  # processes start at different moments: the first and last parts overlap
 
@@ -32,13 +33,37 @@ class DecodeLimit:
     samples: int  #: decoded in all
 
 
-def decode_limit(
-    loader: Loader, *, seconds: float = 3.0, processes: int | None = None, samples: int = 4096
-) -> DecodeLimit:
-    """Read and decode a loader's next draws in a tight loop on all allowed cores."""
+@dataclass(frozen=True, slots=True)
+class StorageLimit:
+    """What was measured."""
+
+    bytes_per_s: float
+    samples_per_s: float
+    processes: int
+
+
+def storage_limit(
+    loader: Loader, *, seconds: float = 2.0, processes: int | None = None, samples: int = 32_768
+) -> StorageLimit:
+    """Read the frames of a loader's next draws, each once, without decoding them."""
     count = processes or allowed_cpus()
-    settings = loader.settings
-    draws = [
+    draws = _draws(loader, samples)
+    jobs = [
+        {"draws": draws[number::count], "seconds": seconds, "decode": False}
+        for number in range(count)
+    ]
+    with ProcessPool("headrace.measure.limit_worker", count) as pool:
+        results = [result for _, result in pool.run(jobs, lambda *_: None)]
+    return StorageLimit(
+        bytes_per_s=sum(result["bytes"] / result["seconds"] for result in results),
+        samples_per_s=sum(result["samples"] / result["seconds"] for result in results),
+        processes=count,
+    )
+
+
+def _draws(loader: Loader, samples: int) -> list[dict[str, Any]]:
+    """Where the frames of the next draws lie."""
+    return [
         {
             "file": loader.sources[sample.source].catalog.shard_file(sample.shard)[0],
             "frames": list(zip(sample.offsets, sample.lengths, strict=True)),
@@ -46,6 +71,15 @@ def decode_limit(
         }
         for sample in loader.next_samples(samples)
     ]
+
+
+def decode_limit(
+    loader: Loader, *, seconds: float = 3.0, processes: int | None = None, samples: int = 4096
+) -> DecodeLimit:
+    """Read and decode a loader's next draws in a tight loop on all allowed cores."""
+    count = processes or allowed_cpus()
+    settings = loader.settings
+    draws = _draws(loader, samples)
     jobs = [
         {
             "draws": draws[number::count],
@@ -66,8 +100,10 @@ def decode_limit(
 
 
 def tight_loop(job: dict[str, Any], report: Any) -> dict[str, Any]:
-    """One process's part of the limit."""
+    """One process's part of a limit."""
     del report
+    if not job.get("decode", True):
+        return _read_once(job)
     use_one_thread_per_call()
     decoder = FrameDecoder(filter=job["filter"])
     out = np.empty((*job["size"], 3), np.uint8)
@@ -95,3 +131,24 @@ def tight_loop(job: dict[str, Any], report: Any) -> dict[str, Any]:
     for fd in files.values():
         os.close(fd)
     return {"samples": counted, "seconds": ended - (started if started is not None else begun)}
+
+
+def _read_once(job: dict[str, Any]) -> dict[str, Any]:
+    """Read every draw's frames once, for at most so long."""
+    files: dict[str, int] = {}
+    for draw in job["draws"]:
+        if draw["file"] not in files:
+            files[draw["file"]] = os.open(draw["file"], os.O_RDONLY)
+    longest = max(length for draw in job["draws"] for _, length in draw["frames"])
+    buffer = memoryview(bytearray(longest))
+    begun, samples, size = perf_counter(), 0, 0
+    for draw in job["draws"]:
+        for offset, length in draw["frames"]:
+            size += os.preadv(files[draw["file"]], [buffer[:length]], offset)
+        samples += 1
+        if perf_counter() - begun > job["seconds"]:
+            break
+    ended = perf_counter()
+    for fd in files.values():
+        os.close(fd)
+    return {"samples": samples, "bytes": size, "seconds": ended - begun}

@@ -1,0 +1,298 @@
+"""`headrace bench`: the loader alone, or several side by side."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.output import print_json, print_table
+from headrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.measure.bench.run import Watch
+    from headrace.measure.job import Job
+
+HELP = "measure a loader: samples/s, stalls, memory, share of the decode limit"
+DESCRIPTION = """\
+Streams a mixture without a model and says how fast it goes, how much of the decode limit that is
+(the same draws, read and decoded in tight loops with nothing else), how long the first batch takes
+and how much memory is held. Every run is archived as a folder with a report.
+
+  headrace bench oxe29 root=/data/oxe
+  headrace bench mine.yaml loader.batch_size=128 --compute 50
+  headrace bench oxe29 root=/data/oxe --versus headrace,tfdata,torch
+  headrace bench oxe29 root=/data/oxe --backend tfdata tfdata.mixing.strategy=choose
+  headrace bench oxe29 root=/data/oxe --limit
+
+Overrides are of the mixture (root, defaults.*, sources.NAME.*), of the loader (loader.batch_size,
+loader.image_size, loader.metadata, loader.seed, loader.threads), or of a backend's own options
+(tfdata.*).
+"""
+
+_LOADER_KEYS = ("batch_size", "image_size", "seed", "metadata", "threads")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("mixture", metavar="MIXTURE", help="a YAML file or a packaged mixture")
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="dotted overrides")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--backend", default="headrace", help="what to run (default: headrace)")
+    what.add_argument("--versus", metavar="LIST", help="several, taking turns: a,b,c")
+    what.add_argument("--limit", action="store_true", help="only the decode and storage limits")
+    long = parser.add_mutually_exclusive_group()
+    long.add_argument("--seconds", type=float, help="measured time of a run (default: 20)")
+    long.add_argument("--steps", type=int, help="measured batches of a run")
+    parser.add_argument("--warmup", type=int, default=8, help="batches before (default: 8)")
+    parser.add_argument(
+        "--compute", type=float, default=0.0, metavar="MS", help="simulate a training step"
+    )
+    parser.add_argument("--repeats", type=int, default=3, help="rounds of --versus (default: 3)")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds a run may take")
+    parser.add_argument("--no-limit", action="store_true", help="do not measure the limits")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="archive (default: runs)")
+    parser.add_argument("--name", help="name of the run's folder")
+    parser.add_argument("--json", metavar="FILE", help="also write the result here; - for stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    from headrace.measure.bench import BenchSettings
+
+    seconds = args.seconds if args.seconds or args.steps else 20.0
+    settings = BenchSettings(
+        seconds=None if args.steps else seconds,
+        steps=args.steps,
+        warmup=args.warmup,
+        compute_ms=args.compute,
+        timeout_s=args.timeout,
+    )
+    backends = args.versus.split(",") if args.versus else [args.backend]
+    jobs = jobs_of(args.mixture, args.overrides, backends)
+    with _Progress(quiet=args.json == "-") as watch:
+        if args.limit:
+            return _limits(next(iter(jobs.values())), args, watch)
+        if args.versus:
+            return _versus(jobs, settings, args, watch)
+        return _single(jobs[args.backend], settings, args, watch)
+
+
+def jobs_of(mixture: str, overrides: Sequence[str], backends: Sequence[str]) -> dict[str, Job]:
+    """A job for each backend: the same but for the backend's own options."""
+    from headrace.config import Mixture
+    from headrace.config.documents import parse_override
+    from headrace.config.values import nearest
+    from headrace.measure.job import Job
+    from headrace.measure.peers import PEERS, find_peer
+
+    ours: dict[str, Any] = {}
+    options: dict[str, dict[str, Any]] = {backend: {} for backend in backends}
+    rest = []
+    for override in overrides:
+        head, _, key = override.partition("=")[0].partition(".")
+        if head == "loader":
+            if key not in _LOADER_KEYS:
+                raise UsageError(
+                    f"the loader has no option {key!r}",
+                    remedy=f"{nearest(key, _LOADER_KEYS)}There are {', '.join(_LOADER_KEYS)}",
+                )
+            ours[key] = parse_override(override)[1]
+        elif head in PEERS:
+            options.setdefault(head, {})[key] = parse_override(override)[1]
+        else:
+            rest.append(override)
+    loaded = Mixture.load(mixture, rest)
+    jobs = {}
+    for backend in backends:
+        known = find_peer(backend).options
+        for key in options[backend]:
+            if known is not None and key not in known:
+                raise UsageError(
+                    f"the backend {backend} has no option {key!r}",
+                    remedy=f"{nearest(key, known)}There are {', '.join(known)}",
+                )
+        jobs[backend] = Job(loaded, **ours, options=options[backend])
+    return jobs
+
+
+# -- what is printed -----------------------------------------------------------------------------
+
+
+def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> int:
+    from headrace.measure.bench import bench
+
+    folder, result = bench(
+        job,
+        args.backend,
+        settings,
+        runs=args.runs,
+        name=args.name,
+        limit=not args.no_limit,
+        watch=watch,
+    )
+    _write(args.json, result)
+    if args.json != "-":
+        _print_result(result)
+        print(f"\narchived in {folder}")
+    return {"complete": 0, "interrupted": 130}.get(result["status"], 1)
+
+
+def _print_result(result: dict[str, Any]) -> None:
+    if result["status"] != "complete":
+        print(f"{result['backend']}: {result['status']}: {result['cause']}")
+    if result["samples_per_s"] is None:
+        return
+    low, high = result["samples_per_s_spread"] or (None, None)
+    spread = f" ({low:,.0f} to {high:,.0f} in fifths of the run)" if low and high else ""
+    lines = [
+        ("samples/s", f"{result['samples_per_s']:,.0f}{spread}"),
+        ("of the decode limit", _share(result)),
+        ("first batch", _seconds(result["first_batch_s"])),
+        (
+            "batch",
+            f"p50 {_ms(result['p50_s'])}, p90 {_ms(result['p90_s'])}, "
+            f"p99 {_ms(result['p99_s'])}, max {_ms(result['max_s'])}",
+        ),
+        ("stall per step", _ms(result["stall_s_per_step"])),
+        (
+            "memory",
+            f"{result['peak_anon_mb']:,.0f} MB anonymous at most"
+            + (f", budget {result['budget_mb']:,.0f} MB" if result["budget_mb"] else ""),
+        ),
+        ("nearer limit", _nearer(result)),
+    ]
+    for name, value in lines:
+        print(f"{name:<20} {value}")
+
+
+def _share(result: dict[str, Any]) -> str:
+    if result["limit_ratio"] is None:
+        return "not measured"
+    return f"{result['limit_ratio']:.2f} of {result['decode_limit_samples_per_s']:,.0f} samples/s"
+
+
+def _nearer(result: dict[str, Any]) -> str:
+    """Which of decoding and storage binds first."""
+    decode, storage = result["decode_limit_samples_per_s"], result["storage_limit_samples_per_s"]
+    if not decode or not storage:
+        return "not measured"
+    name = "decoding" if decode < storage else "storage"
+    return f"{name} (decoding {decode:,.0f} samples/s, storage {storage:,.0f})"
+
+
+def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch: Watch) -> int:
+    from headrace.measure.bench import compare
+
+    found = compare(
+        jobs,
+        settings,
+        runs=args.runs,
+        name=args.name or "versus",
+        repeats=args.repeats,
+        limit=not args.no_limit,
+        watch=watch,
+    )
+    _write(args.json, {"comparison": found.rows, "ratios": found.ratios})
+    if args.json != "-":
+        rows = []
+        for backend, row in found.rows.items():
+            rows.append(
+                (
+                    backend,
+                    _middle(row["samples_per_s"], "{:,.0f}"),
+                    _middle(row["limit_ratio"], "{:.2f}"),
+                    _middle(row["first_batch_s"], "{:.2f} s"),
+                    _middle(row["peak_anon_mb"], "{:,.0f} MB"),
+                    row["shuffle"],
+                    "" if row["status"] == "complete" and not row["cause"] else _why(row),
+                )
+            )
+        print_table(
+            ["backend", ">samples/s", ">of limit", ">first batch", ">memory", "shuffle", ""], rows
+        )
+        first = next(iter(jobs))
+        for backend, ratio in found.ratios.items():
+            print(
+                f"{first} / {backend}: {ratio['median']:.2f} "
+                f"({ratio['min']:.2f} to {ratio['max']:.2f} in {len(ratio['runs'])} rounds)"
+            )
+        print(f"\narchived in {found.folder}")
+    if found.interrupted:
+        return 130
+    return 0 if all(row["status"] == "complete" for row in found.rows.values()) else 1
+
+
+def _why(row: dict[str, Any]) -> str:
+    return f"{row['status']}: {row['cause']}" if row["cause"] else str(row["status"])
+
+
+def _middle(values: dict[str, Any] | None, pattern: str) -> str:
+    return "-" if values is None else pattern.format(values["median"])
+
+
+def _limits(job: Job, args: argparse.Namespace, watch: Watch) -> int:
+    from headrace.measure.bench.run import begin, measure_limit
+    from headrace.measure.bench.settings import BenchSettings
+
+    begun = begin(args.runs, args.name or "limit", job, BenchSettings())
+    found, outcome = measure_limit(begun.folder, job, watch)
+    if found is None:
+        print(f"headrace bench: {outcome.status}: {outcome.cause}", file=sys.stderr)
+        return 130 if outcome.status == "interrupted" else 1
+    _write(args.json, found)
+    if args.json != "-":
+        print(
+            f"decode limit   {found['decode_limit_samples_per_s']:,.0f} samples/s in "
+            f"{found['processes']} processes"
+        )
+        print(
+            f"storage limit  {found['storage_limit_samples_per_s']:,.0f} samples/s, "
+            f"{found['storage_limit_bytes_per_s'] / 1e6:,.0f} MB/s as the page cache is now"
+        )
+        print(f"\narchived in {begun.folder}")
+    return 0
+
+
+def _write(target: str | None, value: Any) -> None:
+    if target == "-":
+        print_json(value)
+    elif target:
+        Path(target).write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} s"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{1000 * value:.1f} ms"
+
+
+class _Progress:
+    """One line on stderr that says what runs now; nothing when no person watches."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._shown: Any = None
+        self._quiet = quiet or not sys.stderr.isatty()
+
+    def __enter__(self) -> Watch:
+        if not self._quiet:
+            from rich.console import Console
+
+            self._shown = Console(stderr=True).status("starting")
+            self._shown.start()
+        return self._watch
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown is not None:
+            self._shown.stop()
+
+    def _watch(self, title: str, sight: Any) -> None:
+        if self._shown is None:
+            return
+        rate = ""
+        if sight.samples_per_s:
+            rate = f", {sight.samples_per_s:,.0f} samples/s, {sight.stalled:.0%} stalled"
+        self._shown.update(f"{title}: {sight.phase}{rate}, {sight.anonymous / 1e6:,.0f} MB")

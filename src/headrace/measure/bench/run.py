@@ -1,0 +1,151 @@
+"""One backend, benchmarked and archived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.config.documents import to_yaml
+from headrace.measure.archive import new_run, write_json
+from headrace.measure.bench.result import summarise
+from headrace.measure.bench.settings import BenchSettings
+from headrace.measure.bench.supervise import Outcome, Sight, supervise
+from headrace.measure.job import Job
+from headrace.measure.machine import machine_facts
+from headrace.measure.peers import find_peer
+
+__all__ = ["Watch", "begin", "bench", "measure_limit", "run_once"]
+
+#: Told what happens: a title ("headrace 2/3") and what is seen of the process.
+Watch = Callable[[str, Sight], None]
+
+_LIMIT_SECONDS = 4.0
+_LIMIT_TIMEOUT = 300.0
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A run's folder and what is said of the run in it."""
+
+    folder: Path
+    name: str
+    machine: dict[str, Any]
+
+
+def begin(runs: Path, name: str, job: Job, settings: BenchSettings, **more: Any) -> Begun:
+    """Make the folder of a run; fails now if it cannot be written, not after the run."""
+    folder = new_run(runs, name)
+    root = job.mixture.root
+    machine = machine_facts(Path(root) if root else None)
+    write_json(folder / "machine.json", machine)
+    config = {**more, "settings": settings.to_dict(), "job": job.to_dict()}
+    (folder / "config.yaml").write_text(to_yaml(config))
+    return Begun(folder, name, machine)
+
+
+def measure_limit(folder: Path, job: Job, watch: Watch) -> tuple[dict[str, Any] | None, Outcome]:
+    """The decode and storage limits of a job, in a process of their own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    request = {"do": "limit", "job": job.to_dict(), "seconds": _LIMIT_SECONDS}
+    outcome = supervise(
+        folder, request, timeout_s=_LIMIT_TIMEOUT, watch=lambda sight: watch("limit", sight)
+    )
+    return outcome.measured, outcome
+
+
+def run_once(
+    folder: Path,
+    begun: Begun,
+    backend: str,
+    job: Job,
+    settings: BenchSettings,
+    *,
+    title: str,
+    watch: Watch,
+    converted: Path | None = None,
+    conversion: dict[str, Any] | None = None,
+) -> tuple[dict[str, Any], Outcome]:
+    """Run a backend in a fresh process; the request that was made and how it ended."""
+    folder.mkdir(parents=True, exist_ok=True)
+    request = {
+        "do": "run",
+        "name": begun.name,
+        "backend": backend,
+        "shuffle": find_peer(backend).shuffle,
+        "job": job.to_dict(),
+        "settings": settings.to_dict(),
+        "machine": begun.machine,
+        "converted": str(converted) if converted else None,
+        "conversion": conversion,
+    }
+    outcome = supervise(
+        folder,
+        request,
+        timeout_s=settings.timeout_s,
+        watch=lambda sight: watch(title, sight),
+    )
+    return request, outcome
+
+
+def bench(
+    job: Job,
+    backend: str = "headrace",
+    settings: BenchSettings | None = None,
+    *,
+    runs: Path = Path("runs"),
+    name: str | None = None,
+    limit: bool = True,
+    watch: Watch = lambda _title, _sight: None,
+) -> tuple[Path, dict[str, Any]]:
+    """Benchmark one backend; the run's folder and what `result.json` in it says."""
+    from headrace.measure.report import write_run_report
+
+    settings = settings or BenchSettings()
+    begun = begin(runs, name or backend, job, settings, backend=backend)
+    converted, conversion, failed = convert(begun.folder, backend, job, watch)
+    if failed is not None:
+        request = {"name": begun.name, "backend": backend, "job": job.to_dict()}
+        request |= {"settings": settings.to_dict(), "machine": begun.machine}
+        result = summarise(begun.folder, request, failed, None)
+    else:
+        request, outcome = run_once(
+            begun.folder,
+            begun,
+            backend,
+            job,
+            settings,
+            title=backend,
+            watch=watch,
+            converted=converted,
+            conversion=conversion,
+        )
+        found = None
+        if limit and outcome.status == "complete":
+            found, _ = measure_limit(begun.folder / "limit", job, watch)
+        result = summarise(begun.folder, request, outcome, found)
+    write_json(begun.folder / "result.json", result)
+    write_run_report(begun.folder)
+    return begun.folder, result
+
+
+def convert(
+    folder: Path, backend: str, job: Job, watch: Watch
+) -> tuple[Path | None, dict[str, Any] | None, Outcome | None]:
+    """Convert the data for a rival that needs it: where to, what it took, or why it failed."""
+    if find_peer(backend).convert is None:
+        return None, None, None
+    where = folder / f"convert_{backend}"
+    target = where / "data"
+    target.mkdir(parents=True)
+    request = {
+        "do": "convert",
+        "backend": backend,
+        "job": job.to_dict(),
+        "converted": str(target),
+    }
+    outcome = supervise(where, request, timeout_s=3600, watch=lambda sight: watch(backend, sight))
+    if outcome.status != "complete":
+        return None, None, outcome
+    return target, outcome.measured, None

@@ -1,0 +1,236 @@
+"""What a fresh process does for a benchmark: `python -m headrace.measure.bench.worker FOLDER`.
+
+It finds `request.json` in the folder, does what it says, and reports in JSON lines on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import HeadraceError
+from headrace.loader import Batch
+from headrace.measure.archive import write_json
+from headrace.measure.bench.settings import BenchSettings
+from headrace.measure.job import Job
+from headrace.measure.peers import find_peer
+from headrace.measure.peers.peer import Opened, check_installed
+from headrace.measure.process_tree import tree_cpu_seconds, tree_read_bytes
+
+__all__: list[str] = []
+
+_REPORT_SECONDS = 0.5
+
+
+class _BatchTimes:
+    """Writes one record a batch, and what a person watching wants to know."""
+
+    def __init__(self, folder: Path, report: Any) -> None:
+        self._file = (folder / "batch_times.jsonl").open("w")
+        self._report = report
+        self._begun = self._told = time.perf_counter()
+        self._last_seen: dict[str, int] = {}
+        self._since = [0, 0.0]  # samples and stall since the last report
+        self.batches = self.samples = 0
+
+    def add(
+        self, batch: Batch, fetch_s: float, look_s: float, step_s: float, *, warmup: bool
+    ) -> None:
+        """A batch that took so long to fetch, to look at, and in all."""
+        now = time.perf_counter()
+        counts = _counts(batch)
+        dominant = max(counts, key=lambda name: counts[name]) if counts else None
+        gap = self.batches - self._last_seen.get(dominant, self.batches) if dominant else None
+        if dominant:
+            self._last_seen[dominant] = self.batches
+        record = {
+            "idx": self.batches,
+            "t_s": round(now - self._begun, 6),
+            "dt_s": round(step_s, 7),
+            "fetch_dt_s": round(fetch_s, 7),
+            "materialize_dt_s": round(look_s, 7),
+            "is_warmup": warmup,
+            "samples": len(batch),
+            "dominant_dataset": dominant,
+            "dataset_counts": counts,
+            "dominant_gap_batches": gap,
+        }
+        self._file.write(json.dumps(record) + "\n")
+        self.batches += 1
+        self.samples += len(batch)
+        self._since[0] += len(batch)
+        self._since[1] += fetch_s
+        if now - self._told > _REPORT_SECONDS:
+            self._file.flush()  # whoever kills us keeps what was measured
+            self._report(
+                {
+                    "phase": "warming up" if warmup else "measuring",
+                    "batches": self.batches,
+                    "samples_per_s": self._since[0] / (now - self._told),
+                    "stalled": self._since[1] / (now - self._told),
+                }
+            )
+            self._told, self._since = now, [0, 0.0]
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        self._file.close()
+
+
+def _counts(batch: Batch) -> dict[str, int]:
+    if batch.dataset is None:
+        return {}
+    counts = np.bincount(batch.dataset, minlength=len(batch.names)).tolist()
+    return {name: n for name, n in zip(batch.names, counts, strict=False) if n}
+
+
+def _measure(request: dict[str, Any], folder: Path, report: Any) -> dict[str, Any]:
+    """Run a backend."""
+    peer = find_peer(request["backend"])
+    check_installed(peer)
+    settings = BenchSettings(**request["settings"])
+    job = Job.from_dict(request["job"])
+    report({"phase": "importing"})
+    began = time.perf_counter()
+    for module in peer.needs:
+        import_module(module)
+    imported = time.perf_counter()
+    report({"phase": "opening"})
+    converted = Path(request["converted"]) if request.get("converted") else None
+    with peer.open(job, converted) as opened:
+        ready = time.perf_counter()
+        found = _iterate(opened, settings, _BatchTimes(folder, report), imported)
+    return {"import_s": imported - began, "setup_s": ready - imported, **found}
+
+
+def _iterate(
+    opened: Opened, settings: BenchSettings, times: _BatchTimes, started: float
+) -> dict[str, Any]:
+    batches: Iterator[Batch] = iter(opened)
+    clock = time.perf_counter
+    found: dict[str, Any] = {}
+    warm_from = measured_from = clock()
+    first = samples = 0
+    warmup = True
+    pause = settings.compute_ms / 1000
+    before: dict[str, Any] = {}
+    while True:
+        begun = clock()
+        batch = next(batches)
+        fetched = clock()
+        batch.frames[:, 0, 0, 0, 0].sum()  # whatever was left to be done for it is done now
+        looked = clock()
+        if "first_batch_s" not in found:
+            found["first_batch_s"] = looked - started
+        if pause:
+            time.sleep(pause)
+        ended = clock()
+        times.add(batch, fetched - begun, looked - fetched, ended - begun, warmup=warmup)
+        samples += 0 if warmup else len(batch)
+        del batch
+        if warmup:
+            long_enough = ended - warm_from >= settings.warmup_seconds
+            if times.batches >= settings.warmup and long_enough:
+                warmup, before = False, _account(opened)
+                first, measured_from = times.batches, clock()
+        elif settings.over(ended - measured_from, times.batches - first):
+            break
+    found["elapsed_s"] = clock() - measured_from
+    found["batches"], found["samples"] = times.batches - first, samples
+    found["before"], found["after"] = before, _account(opened)
+    times.close()
+    return found
+
+
+def _account(opened: Opened) -> dict[str, Any]:
+    """What has been spent so far."""
+    return {
+        "cpu_s": tree_cpu_seconds(os.getpid()),
+        "read_bytes": tree_read_bytes(os.getpid()),
+        "figures": dict(opened.figures()),
+    }
+
+
+def _convert(request: dict[str, Any], report: Any) -> dict[str, Any]:
+    """Write the data in a rival's own format."""
+    peer = find_peer(request["backend"])
+    check_installed(peer)
+    assert peer.convert is not None
+    report({"phase": "converting"})
+    done = peer.convert(Job.from_dict(request["job"]), Path(request["converted"]))
+    return {"seconds": done.seconds, "bytes": done.bytes}
+
+
+def _limit(request: dict[str, Any], report: Any) -> dict[str, Any]:
+    """The yardsticks: reading and decoding the same draws with nothing else."""
+    from headrace.loader import Loader
+    from headrace.measure.limit import decode_limit, storage_limit
+
+    job = Job.from_dict(request["job"])
+    with Loader(
+        job.mixture,
+        batch_size=job.batch_size,
+        image_size=job.image_size,
+        seed=job.seed,
+        metadata=job.metadata,
+        keep_free=0,
+    ) as loader:
+        report({"phase": "measuring the decode limit"})
+        decode = decode_limit(loader, seconds=request["seconds"], processes=job.threads)
+        report({"phase": "measuring the storage limit"})
+        storage = storage_limit(loader, seconds=request["seconds"] / 2, processes=job.threads)
+        asked = loader.statistics().asked
+    return {
+        "decode_limit_samples_per_s": decode.samples_per_s,
+        "storage_limit_bytes_per_s": storage.bytes_per_s,
+        "storage_limit_samples_per_s": storage.samples_per_s,
+        "processes": decode.processes,
+        "asked": asked,
+    }
+
+
+def main() -> None:
+    """Carry out the request."""
+    folder = Path(sys.argv[1])
+    messages = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print goes to the log
+
+    def report(message: dict[str, Any]) -> None:
+        try:
+            messages.write(json.dumps(message) + "\n")
+        except BrokenPipeError:  # nobody watches any more
+            os._exit(1)
+
+    request = json.loads((folder / "request.json").read_text())
+    try:
+        if request["do"] == "run":
+            found = _measure(request, folder, report)
+        elif request["do"] == "convert":
+            found = _convert(request, report)
+        else:
+            found = _limit(request, report)
+    except HeadraceError as error:
+        report({"error": str(error)})
+        sys.exit(1)
+    except MemoryError:
+        report({"error": "out of memory (MemoryError)"})
+        sys.exit(1)
+    except Exception as error:
+        report({"error": f"{type(error).__name__}: {error}"})
+        raise
+    write_json(folder / "measured.json", found)
+    report({"done": True})
+    sys.stderr.flush()
+    os._exit(0)  # a rival's threads may not end by themselves, and all is measured
+
+
+if __name__ == "__main__":
+    main()
