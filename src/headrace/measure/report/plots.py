@@ -1,0 +1,203 @@
+"""The figures of one or several runs: throughput, batch times, memory, shares, stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.measure.report.bars import Row, bar_chart, dot_chart
+from headrace.measure.report.chart import Line, Measure, line_chart
+from headrace.measure.report.plot import Plot
+from headrace.measure.report.points import quantile_curve, rates, reduced
+from headrace.measure.report.quantities import amount, megabytes, seconds
+from headrace.measure.report.run import Run
+
+__all__ = ["all_plots", "batch_times", "memory", "shares", "stages", "throughput"]
+
+Floats = NDArray[np.float64]
+_CLOCK = Measure("seconds since the first request", amount)
+_PERCENTS = (0.5, 0.9, 0.99)
+
+
+def all_plots(runs: Sequence[Run]) -> list[Plot]:
+    """Every figure, in the order of the page."""
+    return [plot(runs) for plot in (throughput, batch_times, memory, shares, stages)]
+
+
+def throughput(runs: Sequence[Run]) -> Plot:
+    """Samples a second over time; batches a second where a run does not count samples."""
+    title = "Throughput over time"
+    counted = all(run.batches.samples.any() for run in runs if len(run.batches))
+    lines = []
+    for style, run in enumerate(runs):
+        batches = run.batches
+        if not len(batches) or batches.t_s.max() <= 0:
+            continue
+        samples = batches.samples if counted else np.ones(len(batches))
+        times, values = rates(batches.t_s, samples)
+        measured = batches.t_s[~batches.warmup]
+        marks = [(_nearest(times, float(measured[0])), 0.0)] if len(measured) else []
+        marks = [(x, float(values[np.searchsorted(times, x)])) for x, _ in marks]
+        start = np.concatenate([[0.0], times]), np.concatenate([values[:1], values])
+        lines.append(Line(run.label, *start, style, marks=marks, steps=True))
+    unit = "samples/s" if counted else "batches/s"
+    limits = {round(run.numbers.get("decode_limit_samples_per_s", 0.0)) for run in runs}
+    levels = [(float(value), "decode limit") for value in limits if value and counted]
+    return _lines(
+        "throughput",
+        title,
+        lines,
+        _CLOCK,
+        Measure(unit, amount, from_zero=True),
+        f"{unit.capitalize()} over time, warm-up included; a marker shows where measuring begins. "
+        "Each step is the mean of a few batches, so a dip is a stall."
+        + (" Dashed: what decoding alone could do on this machine." if levels else ""),
+        "batch_times.jsonl has no batches",
+        levels if len(levels) == 1 else (),
+    )
+
+
+def batch_times(runs: Sequence[Run]) -> Plot:
+    """The distribution of the measured batches' times, with room for the slow tail."""
+    lines = []
+    for style, run in enumerate(runs):
+        times = run.batches.measured().dt_s
+        times = times[np.isfinite(times) & (times > 0)]
+        if not len(times):
+            continue
+        values, parts = quantile_curve(times)
+        # The slowest batch is placed where half of it lies beyond: 100% has no place on this axis.
+        parts = np.minimum(parts, 1 - 0.5 / len(times))
+        points = [(float(np.percentile(times, 100 * p)), p) for p in _PERCENTS]
+        notes = [f"p{100 * p:.0f} {seconds(x)}" for x, p in points]
+        notes = [" · ".join(notes), f"slowest {seconds(float(times.max()))}"]
+        top = float(parts[-1])
+        marks = [(x, p) for x, p in points if p <= top]
+        lines.append(Line(run.label, values, parts, style, marks, notes))
+    return _lines(
+        "batch_times",
+        "Batch times",
+        lines,
+        Measure("time of a whole step", seconds, "log"),
+        Measure("batches at least as fast", _percent, "nines"),
+        "How many of the measured batches took at most that long. Further left is faster; a curve "
+        "that bends to the right at the top has stalls. Markers: p50, p90, p99.",
+        "no measured batch has a time",
+        follow=False,
+    )
+
+
+def memory(runs: Sequence[Run]) -> Plot:
+    """Memory over time: both kinds for one run, the anonymous kind for several."""
+    lines = []
+    for style, run in enumerate(runs):
+        kinds = {"anonymous": run.memory.anon_mb, "resident": run.memory.rss_mb}
+        known = {kind: values for kind, values in kinds.items() if np.isfinite(values).any()}
+        shown = list(known)[: 2 if len(runs) == 1 else 1]
+        for number, kind in enumerate(shown):
+            x, y = reduced(run.memory.t_s, known[kind])
+            label = kind if len(runs) == 1 else run.label
+            label += " (resident)" if len(runs) > 1 and kind == "resident" else ""
+            lines.append(Line(label, x, y, style + number, notes=[f"peak {megabytes(y.max())}"]))
+    budgets = {run.numbers["budget_mb"] for run in runs if run.numbers.get("budget_mb")}
+    level = [(value, f"loader's budget {megabytes(value)}") for value in budgets]
+    return _lines(
+        "memory",
+        "Memory over time",
+        lines,
+        _CLOCK,
+        Measure("memory", megabytes, from_zero=True),
+        "Memory of all processes of the run"
+        + (". " if len(runs) == 1 else ": the anonymous part, which the system cannot drop. ")
+        + (
+            "The loader's budget is for batches in flight, not for the interpreter."
+            if level
+            else ""
+        ),
+        "memory.jsonl has no records",
+        level if len(level) == 1 else (),
+    )
+
+
+def shares(runs: Sequence[Run]) -> Plot:
+    """Shares asked and served: bars for one run, markers for several."""
+    title, words = "Shares asked and served", Measure("share of samples", _fine)
+    names = list(dict.fromkeys(name for run in runs for name in run.mixture))
+    weight = {n: max((r.mixture[n].served or 0.0) for r in runs if n in r.mixture) for n in names}
+    names.sort(key=lambda name: -weight[name])
+    if not names:
+        return Plot("shares", title, None, "no run names its datasets")
+    if len(runs) == 1:
+        mixture = runs[0].mixture
+        rows = [Row(name, (mixture[name].asked, mixture[name].served)) for name in names]
+        drawing = bar_chart("shares", title, rows, ("asked", "served"), words)
+        caption = "The share of each dataset in the mixture that was asked for, and in what came."
+        return Plot("shares", title, drawing, caption)
+    shown = [(style, run) for style, run in enumerate(runs) if run.mixture]
+    asked = {
+        name: {s.asked for _, r in shown if (s := r.mixture.get(name)) and s.asked is not None}
+        for name in names
+    }
+    differ = any(len(values) > 1 for values in asked.values())
+    rows = []
+    for name in names:
+        served = [(s.served if (s := run.mixture.get(name)) else 0.0) for _, run in shown]
+        wanted = next(iter(asked[name])) if len(asked[name]) == 1 else None
+        rows.append(Row(name, (wanted, *served)))
+    drawing = dot_chart("shares", title, rows, [(r.label, style) for style, r in shown], words)
+    caption = "Markers: the share served by each run. Upright line: the share asked for" + (
+        ", where all runs asked the same." if differ else "."
+    )
+    return Plot("shares", title, drawing, caption)
+
+
+def stages(runs: Sequence[Run]) -> Plot:
+    """Seconds each stage was busy and waited."""
+    title = "Stage times"
+    rows = []
+    for run in runs:
+        group = run.label if len(runs) > 1 else ""
+        for name, stage in run.stages.items():
+            rows.append(Row(name, (stage.busy_s, stage.waiting_s), group))
+            group = ""
+    if not rows:
+        return Plot("stages", title, None, "no run reports the times of its stages")
+    silent = [run.label for run in runs if not run.stages]
+    drawing = bar_chart("stages", title, rows, ("busy", "waiting"), Measure("time", seconds))
+    caption = (
+        "Seconds over all threads of a stage. The stage that is busy and never waits is the one "
+        "that limits; the others wait for it."
+    )
+    caption += f" Without stage times: {', '.join(silent)}." if silent else ""
+    return Plot("stages", title, drawing, caption)
+
+
+def _lines(
+    name: str,
+    title: str,
+    lines: Sequence[Line],
+    x: Measure,
+    y: Measure,
+    caption: str,
+    missing: str,
+    levels: Sequence[tuple[float, str]] = (),
+    follow: bool = True,
+) -> Plot:
+    if not lines:
+        return Plot(name, title, None, missing)
+    return Plot(name, title, line_chart(name, title, lines, x, y, levels, follow), caption)
+
+
+def _nearest(times: Floats, value: float) -> float:
+    """The edge of the staircase at or after a time."""
+    return float(times[min(int(np.searchsorted(times, value)), len(times) - 1)])
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.6g}%"
+
+
+def _fine(value: float) -> str:
+    return f"{100 * value:.3g}%"

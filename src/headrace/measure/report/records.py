@@ -1,0 +1,98 @@
+"""Reading JSON that a killed run may have left half written: what is whole is kept."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+__all__ = ["finite", "read_lines", "read_object", "read_text"]
+
+#: Longest text taken from a run into a page; a config or log beyond it is cut, and says so.
+_TEXT_LIMIT = 64_000
+#: Beyond this a time, rate or size is damage, and would only spoil the axes.
+_LARGEST = 1e15
+
+
+def finite(value: Any) -> float | None:
+    """A number as a float; None for whatever is not a usable one.
+
+    >>> finite(3), finite("3"), finite(float("nan")), finite(True)
+    (3.0, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int):
+        return float(value) if abs(value) <= _LARGEST else None
+    return value if math.isfinite(value) and abs(value) <= _LARGEST else None
+
+
+def read_object(path: Path) -> tuple[dict[str, Any], str | None]:
+    """A JSON object, and what was wrong with it; empty where there is none."""
+    try:
+        value = json.loads(path.read_text("utf-8", errors="replace"))
+    except FileNotFoundError:
+        return (
+            {},
+            f"{path.name} is missing: the run was killed before it was written, or wrote none",
+        )
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, f"{path.name} cannot be read ({_why(error)}): what it held is not shown"
+    if not isinstance(value, dict):
+        return {}, f"{path.name} holds a {type(value).__name__}, not an object: it is not shown"
+    return value, None
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], str | None]:
+    """The whole records of a JSON-lines file, and what was wrong with the others."""
+    records: list[dict[str, Any]] = []
+    bad: list[int] = []
+    line, number = "\n", 0
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError):
+                    record = None
+                if isinstance(record, dict):
+                    records.append(record)
+                elif line.strip():
+                    bad.append(number)
+    except FileNotFoundError:
+        return [], f"{path.name} is missing: the run recorded none, or was killed at its start"
+    except OSError as error:
+        return records, f"{path.name} cannot be read ({_why(error)})"
+    return records, _verdict(path.name, records, bad, number, half=not line.endswith("\n"))
+
+
+def _verdict(
+    name: str, records: list[dict[str, Any]], bad: list[int], last: int, half: bool
+) -> str | None:
+    kept = f"the {len(records):,} whole records are shown"
+    if bad == [last] and half:
+        return f"{name} ends in half a line (the run was killed while it wrote): {kept}"
+    if bad:
+        where = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        return f"{name}: {len(bad):,} lines are not records (line {where}): {kept}"
+    return None if records else f"{name} is empty: the run ended before its first batch"
+
+
+def read_text(path: Path, tail: int | None = None) -> str:
+    """A text file, or its last lines; empty where there is none."""
+    try:
+        text = path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+    if tail is not None:
+        text = "\n".join(text.splitlines()[-tail:])
+    if len(text) > _TEXT_LIMIT:
+        text = text[:_TEXT_LIMIT] + f"\n... {len(text) - _TEXT_LIMIT:,} more characters"
+    return text
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
