@@ -11,7 +11,7 @@ from headrace.measure.report.svg import Drawing, shortened, wide
 
 __all__ = ["Row", "bar_chart", "dot_chart"]
 
-_TOP, _BOTTOM, _RIGHT = 66.0, 46.0, 110.0
+_TOP, _BOTTOM, _RIGHT = 66.0, 46.0, 140.0
 _LETTERS = 36
 
 
@@ -28,7 +28,7 @@ class Row:
 def bar_chart(
     name: str, title: str, rows: Sequence[Row], series: Sequence[str], x: Measure
 ) -> Drawing:
-    """For each row one bar a series, below each other, with its value at its end."""
+    """For each row one bar a series, below each other, with the values after the longest."""
     bar = 9.0 if len(series) > 1 else 12.0
     step = bar * len(series) + 8
     drawing, across = _paper(name, title, rows, step, x)
@@ -53,7 +53,9 @@ def bar_chart(
             drawing.box(
                 across.start, top, end - across.start, bar - 1, drawing.hatch(_style(number)), hint
             )
-            drawing.text(end + 5, top + bar - 1, words, "soft small")
+        known = [value for value in row.values if value is not None]
+        figures = " / ".join("?" if value is None else x.words(value) for value in row.values)
+        drawing.text(across.at(max(known, default=0.0)) + 6, middle + 4, figures, "soft small")
         y += step
     return drawing
 
@@ -66,7 +68,7 @@ def dot_chart(
     Rows hold the asked value first, then one a run; runs are (label, style).
     """
     step = 19.0
-    keys = -(-len(runs) // 4)
+    keys = -(-len(runs) // 4) - 1  # rows of the key beyond the first
     drawing, across = _paper(name, title, rows, step, x, 18.0 * keys)
     drawing.rule((4, 32), (4, 44), "inkline")
     drawing.text(12, 42, "asked")

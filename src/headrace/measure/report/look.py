@@ -14,8 +14,9 @@ _DARK = (
     *("#e3b341", "#b3a2ee", "#a5d05f", "#b3bcc7"),
 )
 COLOURS = len(_LIGHT)
-#: Dash patterns of lines; five, so that with eight colours forty lines differ from each other.
-DASHES = ("", "9 4", "2 3", "12 3 2 3", "5 2 1 2 1 2")
+#: Dash patterns of lines: seven, as there are eight colours and six markers, so that lines which
+#: share one of these differ in another.
+DASHES = ("", "9 4", "2 3", "12 3 2 3", "5 2 1 2 1 2", "16 6", "6 2")
 #: What is drawn over a band's colour, in an 8 x 8 tile: path data, and the width of its stroke.
 HATCHES = (
     ("", 0.0),
@@ -57,6 +58,9 @@ SVG_STYLE = "".join(
     (
         ".plot text{font:12px system-ui,-apple-system,'Segoe UI',sans-serif}",
         _painted(".plot text", "fill", "#1c2128", "ink"),
+        # A halo keeps words readable where lines run under them.
+        ".plot text{paint-order:stroke;stroke-width:3px;stroke-linejoin:round}",
+        _painted(".plot text", "stroke", "#ffffff", "paper"),
         _painted(".plot .soft", "fill", "#59636e", "soft"),
         ".plot .small{font-size:11px}.plot .head{font-size:15px;font-weight:600}",
         ".plot .line{fill:none;stroke-width:1.8;stroke-linejoin:round;stroke-linecap:butt}",
@@ -72,17 +76,18 @@ SVG_STYLE = "".join(
 
 PAGE_STYLE = """
 *{box-sizing:border-box}
-body{margin:0 auto;max-width:1040px;padding:24px 20px 60px;background:var(--paper);
+body{margin:0 auto;max-width:1100px;padding:24px 20px 60px;background:var(--paper);
 color:var(--ink);font:15px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
 h1{font-size:26px;line-height:1.2;margin:0 0 4px}h2{font-size:19px;margin:34px 0 8px}
 h3{font-size:15px;margin:18px 0 4px}p{margin:6px 0;max-width:80ch}.soft{color:var(--soft)}
 .lead{font-size:17px}.scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--soft);padding:0 0 6px}
-th,td{padding:6px 10px;border-bottom:1px solid var(--rule);text-align:right;vertical-align:top}
+th,td{padding:6px 8px;border-bottom:1px solid var(--rule);text-align:right;vertical-align:top}
 th{font-weight:600}thead th{color:var(--soft);vertical-align:bottom}
-th:first-child,td.words,th.words{text-align:left}td.words{min-width:20em}
-th[scope=row]{overflow-wrap:anywhere;max-width:20em}
+th:first-child,td.words,th.words{text-align:left}td.words{min-width:18em}
+th[scope=row]{overflow-wrap:anywhere;min-width:8.5em;max-width:20em}td{white-space:nowrap}
+td.words{white-space:normal}table.narrow{width:auto}
 figure{margin:18px 0 26px;padding:0;break-inside:avoid}
 figure svg{display:block;width:100%;min-width:640px;height:auto}
 figcaption{color:var(--soft);max-width:90ch;margin-top:4px}

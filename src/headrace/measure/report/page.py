@@ -97,11 +97,18 @@ def _summary(runs: Sequence[Run]) -> str:
         label, *figures, verdict = (escape(cell) for cell in row_cells(run))
         cells = "".join(f"<td>{figure}</td>" for figure in figures)
         rows.append(
-            f'<tr><th scope="row">{label}<br><span class="soft">{escape(run.backend)}</span></th>'
+            f'<tr><th scope="row">{label}{_backend(run)}</th>'
             f'{cells}<td class="words">{verdict}</td></tr>'
         )
     caption = "Peak memory is anonymous memory where it is known, resident memory where not."
     return _table(COLUMNS, rows, caption, words=("run", "verdict"))
+
+
+def _backend(run: Run) -> str:
+    """What was measured, unless the label says it."""
+    if run.label.startswith(run.backend):
+        return ""
+    return f'<br><span class="soft">{escape(run.backend)}</span>'
 
 
 def _repeats(ranges: Mapping[str, Mapping[str, Range]]) -> str:
@@ -120,17 +127,21 @@ def _repeats(ranges: Mapping[str, Mapping[str, Range]]) -> str:
             cells.append(f"<td>{escape(text)}</td>")
         rows.append(f'<tr><th scope="row">{escape(backend)}</th>{"".join(cells)}</tr>')
     heads = ("backend", "runs", *(head for _, head, _ in shown))
-    table = _table(heads, rows, "Median of the repeated runs (lowest to highest).", ("backend",))
+    table = _table(
+        heads, rows, "Median of the repeated runs (lowest to highest).", ("backend",), "narrow"
+    )
     return f"<h2>Repeated runs</h2>{table}"
 
 
-def _table(heads: Sequence[str], rows: Sequence[str], caption: str, words: Sequence[str]) -> str:
+def _table(
+    heads: Sequence[str], rows: Sequence[str], caption: str, words: Sequence[str], kind: str = ""
+) -> str:
     marked = "".join(
         f'<th scope="col"{" class=words" if head in words else ""}>{escape(head)}</th>'
         for head in heads
     )
     return (
-        f'<div class="scroll"><table><caption>{escape(caption)}</caption>'
+        f'<div class="scroll"><table class="{kind}"><caption>{escape(caption)}</caption>'
         f"<thead><tr>{marked}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 

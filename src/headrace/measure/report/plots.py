@@ -71,8 +71,9 @@ def batch_times(runs: Sequence[Run]) -> Plot:
         # The slowest batch is placed where half of it lies beyond: 100% has no place on this axis.
         parts = np.minimum(parts, 1 - 0.5 / len(times))
         points = [(float(np.percentile(times, 100 * p)), p) for p in _PERCENTS]
-        notes = [f"p{100 * p:.0f} {seconds(x)}" for x, p in points]
-        notes = [" · ".join(notes), f"slowest {seconds(float(times.max()))}"]
+        words = [f"p{100 * p:.0f} {seconds(x)}" for x, p in points]
+        words.append(f"slowest {seconds(float(times.max()))}")
+        notes = [" · ".join(words[:2]), " · ".join(words[2:])]
         top = float(parts[-1])
         marks = [(x, p) for x, p in points if p <= top]
         lines.append(Line(run.label, values, parts, style, marks, notes))
@@ -125,8 +126,7 @@ def shares(runs: Sequence[Run]) -> Plot:
     """Shares asked and served: bars for one run, markers for several."""
     title, words = "Shares asked and served", Measure("share of samples", _fine)
     names = list(dict.fromkeys(name for run in runs for name in run.mixture))
-    weight = {n: max((r.mixture[n].served or 0.0) for r in runs if n in r.mixture) for n in names}
-    names.sort(key=lambda name: -weight[name])
+    names.sort(key=lambda name: -max(_weight(run, name) for run in runs))
     if not names:
         return Plot("shares", title, None, "no run names its datasets")
     if len(runs) == 1:
@@ -188,6 +188,12 @@ def _lines(
     if not lines:
         return Plot(name, title, None, missing)
     return Plot(name, title, line_chart(name, title, lines, x, y, levels, follow), caption)
+
+
+def _weight(run: Run, name: str) -> float:
+    """What was asked of a dataset, or else what it gave: the order of the rows."""
+    found = run.mixture.get(name)
+    return 0.0 if found is None else (found.asked or found.served or 0.0)
 
 
 def _nearest(times: Floats, value: float) -> float:

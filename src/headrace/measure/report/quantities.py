@@ -22,12 +22,12 @@ def seconds(value: float | None) -> str:
 def megabytes(value: float | None) -> str:
     """A size given in MB.
 
-    >>> megabytes(251.4), megabytes(25_140), megabytes(None)
-    ('251 MB', '25.1 GB', '-')
+    >>> megabytes(251.4), megabytes(2514), megabytes(None)
+    ('251 MB', '2.51 GB', '-')
     """
     if value is None:
         return "-"
-    return f"{amount(value / 1000)} GB" if abs(value) >= 9_999.5 else f"{amount(value)} MB"
+    return f"{amount(value / 1000)} GB" if abs(value) >= 999.5 else f"{amount(value)} MB"
 
 
 def share(value: float | None, digits: int = 0) -> str:

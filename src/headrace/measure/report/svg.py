@@ -130,6 +130,7 @@ class Drawing:
             ((0, -1.3), (1.2, 1), (-1.2, 1)),
             ((0, -1.4), (1.4, 0), (0, 1.4), (-1.4, 0)),
             ((0, 1.3), (1.2, -1), (-1.2, -1)),
+            tuple((a * s, b * t) for s, t in _QUARTERS for a, b in _cross(s * t)),
         )
         title = f"<title>{escape(hint)}</title>"
         colour = f"f{style % COLOURS} edge"
@@ -144,16 +145,16 @@ class Drawing:
             self._parts.append(f'<path class="{colour}" d="{_path(corners)}Z">{title}</path>')
 
     def hatch(self, style: int | None) -> str:
-        """The fill of a band: a colour and a hatch for each style; None is plain grey."""
+        """The fill of a band: a colour and a hatch for each style; None is light grey."""
         if style is None:
-            colour, (data, stroke) = COLOURS - 1, ("M0,0 h.01 M4,4 h.01", 1.2)
+            colour, faint, (data, stroke) = COLOURS - 1, ' opacity=".3"', ("", 0.0)
         else:
-            colour, (data, stroke) = style % (COLOURS - 1), HATCHES[style % len(HATCHES)]
+            colour, faint, (data, stroke) = style % (COLOURS - 1), "", HATCHES[style % len(HATCHES)]
         # The figure's own name keeps patterns of different pictures in one page apart.
         name = f"{self.name}-{'rest' if style is None else style}"
         self._patterns[name] = (
             f'<pattern id="{name}" width="8" height="8" patternUnits="userSpaceOnUse">'
-            f'<rect class="f{colour}" width="8" height="8"/>'
+            f'<rect class="f{colour}"{faint} width="8" height="8"/>'
             f'<path class="edge" stroke-width="{stroke:g}" stroke-linecap="round" fill="none" '
             f'd="{data}"/></pattern>'
         )
@@ -171,6 +172,15 @@ class Drawing:
             f'viewBox="0 0 {_n(self.width)} {_n(self.height)}">'
             f"<title>{title}</title>{style}{defs}{paper}{''.join(self._parts)}</svg>"
         )
+
+
+_QUARTERS = ((1, -1), (1, 1), (-1, 1), (-1, -1))
+
+
+def _cross(turn: int) -> tuple[Point, ...]:
+    """A quarter of a plus sign, walked so that the four quarters make one outline."""
+    corner = ((0.45, 1.3), (0.45, 0.45), (1.3, 0.45))
+    return corner if turn < 0 else corner[::-1]
 
 
 def _dashed(dash: str) -> str:

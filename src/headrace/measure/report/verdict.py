@@ -14,6 +14,8 @@ _AT_LIMIT = 0.95
 _NEAR_LIMIT = 0.8
 #: A step that waits less than this share of its time is not starved (the design's target).
 _STARVED = 0.01
+#: A step that waits more than this has hardly any work of its own: a benchmark without a model.
+_NOTHING_ELSE = 0.85
 
 
 def run_verdict(run: Run) -> str:
@@ -72,6 +74,8 @@ def _waits(run: Run) -> str:
     part = stall / mean
     if part <= _STARVED:
         return "The training step hardly waits for data."
+    if part > _NOTHING_ELSE:
+        return "Nothing but loading was timed, or the step only waits for data."
     return f"The training step waits {seconds(stall)} of {seconds(mean)} for data ({share(part)})."
 
 
