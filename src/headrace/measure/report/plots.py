@@ -18,6 +18,8 @@ __all__ = ["all_plots", "batch_times", "memory", "shares", "stages", "throughput
 
 Floats = NDArray[np.float64]
 _CLOCK = Measure("seconds since the first request", amount)
+#: Most steps of a line of throughput; many lines beside each other are only read when calmer.
+_STEPS = 150
 _PERCENTS = (0.5, 0.9, 0.99)
 
 
@@ -36,7 +38,7 @@ def throughput(runs: Sequence[Run]) -> Plot:
         if not len(batches) or batches.t_s.max() <= 0:
             continue
         samples = batches.samples if counted else np.ones(len(batches))
-        times, values = rates(batches.t_s, samples)
+        times, values = rates(batches.t_s, samples, _STEPS if len(runs) < 4 else _STEPS // 3)
         measured = batches.t_s[~batches.warmup]
         marks = [(_nearest(times, float(measured[0])), 0.0)] if len(measured) else []
         marks = [(x, float(values[np.searchsorted(times, x)])) for x, _ in marks]

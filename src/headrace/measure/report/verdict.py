@@ -75,7 +75,7 @@ def _waits(run: Run) -> str:
     if part <= _STARVED:
         return "The training step hardly waits for data."
     if part > _NOTHING_ELSE:
-        return "Nothing but loading was timed, or the step only waits for data."
+        return f"Waiting for data is {share(part)} of the step."
     return f"The training step waits {seconds(stall)} of {seconds(mean)} for data ({share(part)})."
 
 
