@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.measure.report.records import finite
+from headrace.measure.report.records import finite_column
 
 __all__ = ["Batches", "Memory"]
 
@@ -107,8 +107,7 @@ class Memory:
 
 
 def _column(records: Sequence[Mapping[str, Any]], name: str) -> Floats:
-    values = (finite(record.get(name)) for record in records)
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return finite_column([record.get(name) for record in records])
 
 
 def _counts(records: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], Floats]:
@@ -125,7 +124,7 @@ def _counts(records: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], Floa
         rows.extend([row] * len(counts))
         places.extend([columns[name] for name in counts])
         values.extend(counts.values())
-    numbers = np.array([max(finite(value) or 0.0, 0.0) for value in values], dtype=np.float64)
+    numbers = np.maximum(np.nan_to_num(finite_column(values)), 0.0)
     place = np.array(places, dtype=np.int64)
     names = list(columns)
     if len(names) > _NAMES:

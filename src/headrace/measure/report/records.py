@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["finite", "read_lines", "read_object", "read_text"]
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["finite", "finite_column", "read_lines", "read_object", "read_text"]
 
 #: Longest text taken from a run into a page; a config or log beyond it is cut, and says so.
 _TEXT_LIMIT = 64_000
@@ -26,6 +30,19 @@ def finite(value: Any) -> float | None:
     if isinstance(value, int):
         return float(value) if abs(value) <= _LARGEST else None
     return value if math.isfinite(value) and abs(value) <= _LARGEST else None
+
+
+def finite_column(values: Sequence[Any]) -> NDArray[np.float64]:
+    """`finite` of many values, NaN in place of None; millions of counts take a fast way."""
+    if set(map(type, values)) <= {int, float}:
+        try:
+            column = np.array(values, dtype=np.float64)
+        except OverflowError:  # an integer beyond what a float can hold
+            pass
+        else:
+            column[~(np.abs(column) <= _LARGEST)] = np.nan
+            return column
+    return np.array([math.nan if (n := finite(v)) is None else n for v in values], dtype=np.float64)
 
 
 def read_object(path: Path) -> tuple[dict[str, Any], str | None]:

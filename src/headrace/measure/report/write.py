@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from headrace.errors import DataError, HeadraceError, UsageError
@@ -92,7 +93,8 @@ def _write(path: Path, text: str) -> Path:
         aside.write_text(text, "utf-8")
         aside.replace(path)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
         raise UsageError(
             f"{str(path)!r} cannot be written: {error.strerror}",
             remedy="Check the folder's permissions and free space, or give another with --out",
