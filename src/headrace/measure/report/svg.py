@@ -152,11 +152,14 @@ class Drawing:
             colour, faint, (data, stroke) = style % (COLOURS - 1), "", HATCHES[style % len(HATCHES)]
         # The figure's own name keeps patterns of different pictures in one page apart.
         name = f"{self.name}-{'rest' if style is None else style}"
+        lines = (
+            f'<path class="edge" stroke-width="{stroke:g}" stroke-linecap="round" fill="none" '
+            f'd="{data}"/>'
+        )
         self._patterns[name] = (
             f'<pattern id="{name}" width="8" height="8" patternUnits="userSpaceOnUse">'
-            f'<rect class="f{colour}"{faint} width="8" height="8"/>'
-            f'<path class="edge" stroke-width="{stroke:g}" stroke-linecap="round" fill="none" '
-            f'd="{data}"/></pattern>'
+            f'<rect class="f{colour}"{faint} width="8" height="8"/>{lines if data else ""}'
+            "</pattern>"
         )
         return f"url(#{name})"
 
