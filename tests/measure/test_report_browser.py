@@ -102,7 +102,7 @@ def test_every_plot_of_the_page_is_there_with_its_shapes_and_labels(page, tmp_pa
         "mixture_over_time_1",
         "mixture_over_time_2",
     }
-    assert all(count > 15 for count in figures.shapes.values()), figures.shapes
+    assert all(count > 10 for count in figures.shapes.values()), figures.shapes
     for name in ("throughput", "batch_times", "memory", "shares"):
         assert {"headrace", "rival"} <= set(figures.words[name]), name
     assert "script" not in figures.tags

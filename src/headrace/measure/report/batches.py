@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ __all__ = ["Batches", "Memory"]
 Floats = NDArray[np.float64]
 #: Most dataset names kept apart; damaged or hostile records cannot make the table larger.
 _NAMES = 512
+#: Records turned into columns at a time: a run of a million batches is not held as a million dicts.
+_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +36,7 @@ class Batches:
     #: Batches of the warm-up.
     warmup: NDArray[np.bool_]
     #: The dataset with most samples in each batch; "" where it is not known.
-    dominant: NDArray[np.str_] | NDArray[np.object_]
+    dominant: NDArray[np.object_]
     #: The datasets, as columns of `counts`.
     names: tuple[str, ...]
     #: Samples of each dataset in each batch, [batches, names].
@@ -61,23 +65,31 @@ class Batches:
         )
 
     @staticmethod
-    def of(records: Sequence[Mapping[str, Any]]) -> Batches:
-        """Columns of the records."""
-        names, counts = _counts(records)
-        idx = _column(records, "idx")
-        dt_s = _column(records, "dt_s")
+    def of(records: Iterable[Mapping[str, Any]]) -> Batches:
+        """Columns of the records, which are read once and not kept."""
+        columns = _Columns()
+        counts = _Counts()
+        for chunk in _chunks(records):
+            columns.add(chunk, ("idx", "t_s", "dt_s"))
+            counts.add(chunk)
+        names, table = counts.table()
+        idx, t_s, dt_s = (columns[name] for name in ("idx", "t_s", "dt_s"))
         dt_s[dt_s < 0] = np.nan
-        t_s = _column(records, "t_s")
         if np.isnan(t_s).any():  # older records have no clock: the steps' times add up to one
             t_s = np.cumsum(np.nan_to_num(dt_s))
+        dominant = np.array(counts.dominant, dtype=object)
+        if names:
+            most = table.argmax(axis=1)
+            for row in np.flatnonzero(dominant == ""):
+                dominant[row] = names[most[row]] if table[row, most[row]] > 0 else ""
         return Batches(
             np.where(np.isnan(idx), np.arange(len(idx)), idx),
             t_s,
             dt_s,
-            np.array([record.get("is_warmup") is True for record in records], dtype=np.bool_),
-            _dominant(records, names, counts),
+            np.array(counts.warmup, dtype=np.bool_),
+            dominant,
             names,
-            counts,
+            table,
         )
 
 
@@ -98,57 +110,81 @@ class Memory:
         return len(self.t_s)
 
     @staticmethod
-    def of(records: Sequence[Mapping[str, Any]]) -> Memory:
+    def of(records: Iterable[Mapping[str, Any]]) -> Memory:
         """Columns of the records that say when they were taken."""
-        t_s = _column(records, "t_s")
-        keep = ~np.isnan(t_s)
-        columns = (_column(records, name)[keep] for name in ("rss_mb", "anon_mb", "available_mb"))
-        return Memory(t_s[keep], *columns)
+        columns, names = _Columns(), ("t_s", "rss_mb", "anon_mb", "available_mb")
+        for chunk in _chunks(records):
+            columns.add(chunk, names)
+        keep = ~np.isnan(columns["t_s"])
+        return Memory(*(columns[name][keep] for name in names))
 
 
-def _column(records: Sequence[Mapping[str, Any]], name: str) -> Floats:
-    return finite_column([record.get(name) for record in records])
+class _Columns:
+    """Numbers of records by name, gathered chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Floats]] = defaultdict(list)
+
+    def add(self, chunk: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+        for name in names:
+            self._parts[name].append(finite_column([record.get(name) for record in chunk]))
+
+    def __getitem__(self, name: str) -> Floats:
+        return np.concatenate([np.zeros(0), *self._parts[name]])
 
 
-def _counts(records: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], Floats]:
-    """Samples by batch and dataset; a record without counts gives one to its dominant dataset."""
-    columns: defaultdict[str, int] = defaultdict(lambda: len(columns))
-    rows: list[int] = []
-    places: list[int] = []
-    values: list[Any] = []
-    for row, record in enumerate(records):
-        counts = record.get("dataset_counts")
-        if not isinstance(counts, dict) or not counts:
+class _Counts:
+    """Samples by batch and dataset, and what else a record says of its datasets.
+
+    A record without counts gives one sample to its dominant dataset.
+    """
+
+    def __init__(self) -> None:
+        self.dominant: list[str] = []
+        self.warmup: list[bool] = []
+        self._columns: dict[str, int] = {}
+        #: Of each chunk: the row, the column and the value of every count.
+        self._parts: list[tuple[NDArray[np.int64], NDArray[np.int64], Floats]] = []
+
+    def add(self, chunk: Sequence[Mapping[str, Any]]) -> None:
+        sizes: list[int] = []
+        places: list[int] = []
+        values: list[Any] = []
+        first = len(self.dominant)
+        for record in chunk:
             name = record.get("dominant_dataset")
-            counts = {name: 1} if isinstance(name, str) and name else {}
-        rows.extend([row] * len(counts))
-        places.extend([columns[name] for name in counts])
-        values.extend(counts.values())
-    numbers = np.maximum(np.nan_to_num(finite_column(values)), 0.0)
-    place = np.array(places, dtype=np.int64)
-    names = list(columns)
-    if len(names) > _NAMES:
-        largest = np.argsort(-np.bincount(place, numbers, len(names)), kind="stable")
-        renamed = np.full(len(names), _NAMES - 1)
-        renamed[largest[: _NAMES - 1]] = np.arange(_NAMES - 1)
-        names = [names[i] for i in largest[: _NAMES - 1]] + ["(the rest)"]
-        place = renamed[place]
-    width = len(names)
-    flat = np.array(rows, dtype=np.int64) * width + place
-    table = np.bincount(flat, numbers, len(records) * width) if width else np.zeros(0)
-    return tuple(names), table.astype(np.float64).reshape(len(records), width)
+            self.dominant.append(sys.intern(name) if isinstance(name, str) else "")
+            self.warmup.append(record.get("is_warmup") is True)
+            counts = record.get("dataset_counts")
+            if not isinstance(counts, dict) or not counts:
+                counts = {self.dominant[-1]: 1} if self.dominant[-1] else {}
+            sizes.append(len(counts))
+            columns = self._columns
+            places.extend([columns.setdefault(name, len(columns)) for name in counts])
+            values.extend(counts.values())
+        rows = np.repeat(np.arange(first, first + len(chunk)), sizes)
+        numbers = np.maximum(np.nan_to_num(finite_column(values)), 0.0)
+        self._parts.append((rows, np.array(places, dtype=np.int64), numbers))
+
+    def table(self) -> tuple[tuple[str, ...], Floats]:
+        """Names, and counts by batch and name; the rarest names are added up past a limit."""
+        names = list(self._columns)
+        total = np.zeros(len(names))
+        for _, places, numbers in self._parts:
+            total += np.bincount(places, numbers, len(names))
+        column = np.arange(len(names))
+        if len(names) > _NAMES:
+            largest = np.argsort(-total, kind="stable")[: _NAMES - 1]
+            column = np.full(len(names), _NAMES - 1)
+            column[largest] = np.arange(_NAMES - 1)
+            names = [names[i] for i in largest] + ["(the rest)"]
+        table = np.zeros((len(self.dominant), len(names)))
+        for rows, places, numbers in self._parts:
+            np.add.at(table, (rows, column[places]), numbers)
+        return tuple(names), table
 
 
-def _dominant(
-    records: Sequence[Mapping[str, Any]], names: tuple[str, ...], counts: Floats
-) -> NDArray[np.object_]:
-    """The name each record gives, or else that of its largest count."""
-    most = counts.argmax(axis=1) if names else np.zeros(len(records), dtype=np.int64)
-    found = np.empty(len(records), dtype=object)
-    for row, record in enumerate(records):
-        name = record.get("dominant_dataset")
-        if isinstance(name, str) and name:
-            found[row] = name
-        else:
-            found[row] = names[most[row]] if names and counts[row, most[row]] > 0 else ""
-    return found
+def _chunks(records: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    left = iter(records)
+    while chunk := list(islice(left, _CHUNK)):
+        yield chunk

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["finite", "finite_column", "read_lines", "read_object", "read_text"]
+__all__ = ["Lines", "finite", "finite_column", "read_object", "read_text"]
 
 #: Longest text taken from a run into a page; a config or log beyond it is cut, and says so.
 _TEXT_LIMIT = 64_000
@@ -61,39 +61,43 @@ def read_object(path: Path) -> tuple[dict[str, Any], str | None]:
     return value, None
 
 
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], str | None]:
-    """The whole records of a JSON-lines file, and what was wrong with the others."""
-    records: list[dict[str, Any]] = []
-    bad: list[int] = []
-    line, number = "\n", 0
-    try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines, 1):
-                try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError):
-                    record = None
-                if isinstance(record, dict):
-                    records.append(record)
-                elif line.strip():
-                    bad.append(number)
-    except FileNotFoundError:
-        return [], f"{path.name} is missing: the run recorded none, or was killed at its start"
-    except OSError as error:
-        return records, f"{path.name} cannot be read ({_why(error)})"
-    return records, _verdict(path.name, records, bad, number, half=not line.endswith("\n"))
+class Lines:
+    """The whole records of a JSON-lines file, one after the other; then `problem` says the rest."""
 
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        #: What was wrong with the file; known once all records have been taken.
+        self.problem: str | None = None
 
-def _verdict(
-    name: str, records: list[dict[str, Any]], bad: list[int], last: int, half: bool
-) -> str | None:
-    kept = f"the {len(records):,} whole records are shown"
-    if bad == [last] and half:
-        return f"{name} ends in half a line (the run was killed while it wrote): {kept}"
-    if bad:
-        where = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        return f"{name}: {len(bad):,} lines are not records (line {where}): {kept}"
-    return None if records else f"{name} is empty: the run ended before its first batch"
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        name = self._path.name
+        whole, bad, number, line = 0, list[int](), 0, "\n"
+        try:
+            with self._path.open(encoding="utf-8", errors="replace") as lines:
+                for number, line in enumerate(lines, 1):
+                    try:
+                        record = json.loads(line)
+                    except (ValueError, RecursionError):
+                        record = None
+                    if isinstance(record, dict):
+                        whole += 1
+                        yield record
+                    elif line.strip():
+                        bad.append(number)
+        except FileNotFoundError:
+            self.problem = f"{name} is missing: the run recorded none, or was killed at its start"
+            return
+        except OSError as error:
+            self.problem = f"{name} cannot be read to its end ({_why(error)})"
+            return
+        kept = f"the {whole:,} whole records are shown"
+        if bad == [number] and not line.endswith("\n"):
+            self.problem = f"{name} ends in half a line (the run was killed while it wrote): {kept}"
+        elif bad:
+            where = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+            self.problem = f"{name}: {len(bad):,} lines are not records (line {where}): {kept}"
+        elif not whole:
+            self.problem = f"{name} is empty: the run ended before it had something to record"
 
 
 def read_text(path: Path, tail: int | None = None) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.errors import DataError
 from headrace.measure.report.batches import Batches, Memory
-from headrace.measure.report.records import finite, read_lines, read_object, read_text
+from headrace.measure.report.records import Lines, finite, read_object, read_text
 
 __all__ = ["Range", "Run", "Share", "Stage", "expand", "named_apart", "read_run"]
 
@@ -88,9 +88,8 @@ def read_run(folder: Path) -> Run:
             remedy="Give a folder that `headrace bench` or a training run has written",
         )
     result, wrong = read_object(folder / "result.json")
-    records, wrong_batches = read_lines(folder / "batch_times.jsonl")
-    memory, wrong_memory = read_lines(folder / "memory.jsonl")
-    batches = Batches.of(records)
+    batch_lines, memory_lines = Lines(folder / "batch_times.jsonl"), Lines(folder / "memory.jsonl")
+    batches, memory = Batches.of(batch_lines), Memory.of(memory_lines)
     numbers = {key: n for key, value in result.items() if (n := finite(value)) is not None}
     _derive(numbers, batches)
     machine = result.get("machine")
@@ -113,11 +112,11 @@ def read_run(folder: Path) -> Run:
             for name, stage in _objects(result.get("stages"))
         },
         batches=batches,
-        memory=Memory.of(memory),
+        memory=memory,
         config=config,
         machine=machine,
         log=read_text(folder / "log.txt", tail=_LOG_LINES),
-        problems=tuple(p for p in (wrong, wrong_batches, wrong_memory) if p),
+        problems=tuple(p for p in (wrong, batch_lines.problem, memory_lines.problem) if p),
     )
 
 
