@@ -70,11 +70,12 @@ def line_chart(
     values = [*(line.y for line in lines), np.array([value for value, _ in levels])]
     up = _axis(values, y, height - _BOTTOM, _TOP)
     draw_axes(drawing, across, up, x, y)
-    for value, text in levels:
+    for value, _ in levels:
         drawing.rule((across.start, up.at(value)), (across.end, up.at(value)), "inkline", "3 3")
-        drawing.text(across.start + 6, up.at(value) - 4, text, "small")
     for line in lines:
         _draw(drawing, line, across, up)
+    for value, text in levels:  # over the lines, so that its halo keeps it readable
+        drawing.text(across.start + 6, up.at(value) - 4, text, "small")
     ends = [up.at(float(line.y[-1])) for line in lines] if follow else [0.0] * len(lines)
     order = np.argsort(ends, kind="stable")
     sizes = [(1 + len(lines[i].notes)) * _ROW for i in order]
