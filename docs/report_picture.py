@@ -11,9 +11,9 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+from tests.measure.made_runs import oxe29_names, write_made_run
 
 from headrace.measure.report import write_comparison
-from tests.measure.made_runs import oxe29_names, write_made_run
 
 OUT = Path(__file__).parent / "report.png"
 WIDTH, HEIGHT = 1120, 2050
@@ -31,7 +31,8 @@ def main() -> None:
         )  # fmt: skip
         killed = write_made_run(
             Path(root, "killed"), names, weights=weights, batches=260, seed=3, rate=1130,
-            memory_mb=220, growth_mb=420, status="failed", cause="killed by the system, out of memory",
+            memory_mb=220, growth_mb=420, status="failed",
+            cause="killed by the system, out of memory",
         )  # fmt: skip
         text = (killed / "batch_times.jsonl").read_text()
         (killed / "batch_times.jsonl").write_text(text[:-40])

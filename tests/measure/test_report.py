@@ -586,6 +586,16 @@ def test_a_rival_without_stages_budget_or_limit_stands_beside_headrace(tmp_path)
         ElementTree.fromstring(plot.file())
 
 
+def test_runs_of_one_backend_share_its_colour_and_differ_in_dashes(tmp_path):
+    folder = write_made_comparison(tmp_path / "cmp", repeats=2)
+    runs = [read_run(path) for path in sorted(folder.iterdir()) if path.is_dir()]
+    root = ElementTree.fromstring(throughput(runs).file())
+    lines = [node for node in root.iter() if (node.get("class") or "").startswith("line ")]
+    colour = [node.get("class") for node in lines[:6]]
+    assert colour[0] == colour[1] != colour[2] == colour[3] != colour[4] == colour[5]
+    assert len({node.get("stroke-dasharray") for node in lines[:6]}) == 6
+
+
 def test_many_runs_have_labels_that_fit(tmp_path):
     folders = [write_made_run(tmp_path / f"run{i:02}", batches=40, seed=i) for i in range(30)]
     plot = throughput([read_run(folder) for folder in folders])

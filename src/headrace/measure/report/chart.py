@@ -14,9 +14,9 @@ from headrace.measure.report.svg import Drawing, shortened
 __all__ = ["WIDTH", "Line", "Measure", "draw_axes", "line_chart", "spread"]
 
 WIDTH = 940.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 214.0, 40.0, 48.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 84.0, 220.0, 40.0, 48.0
 _ROW = 16.0
-_LETTERS = 27
+_LETTERS = 25
 
 Floats = NDArray[np.float64]
 

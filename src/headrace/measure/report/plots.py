@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.measure.report.bars import Row, bar_chart, dot_chart
 from headrace.measure.report.chart import Line, Measure, line_chart
+from headrace.measure.report.look import COLOURS, DASHES
 from headrace.measure.report.plot import Plot
 from headrace.measure.report.points import quantile_curve, rates, reduced
 from headrace.measure.report.quantities import amount, megabytes, seconds
@@ -20,6 +21,8 @@ Floats = NDArray[np.float64]
 _CLOCK = Measure("seconds since the first request", amount)
 #: Most steps of a line of throughput; many lines beside each other are only read when calmer.
 _STEPS = 150
+#: With more runs than this their percentiles stand in the table only.
+_NOTED = 8
 _PERCENTS = (0.5, 0.9, 0.99)
 
 
@@ -33,7 +36,7 @@ def throughput(runs: Sequence[Run]) -> Plot:
     title = "Throughput over time"
     counted = all(run.batches.samples.any() for run in runs if len(run.batches))
     lines = []
-    for style, run in enumerate(runs):
+    for style, run in zip(_styles(runs), runs, strict=True):
         batches = run.batches
         if not len(batches) or batches.t_s.max() <= 0:
             continue
@@ -64,7 +67,8 @@ def throughput(runs: Sequence[Run]) -> Plot:
 def batch_times(runs: Sequence[Run]) -> Plot:
     """The distribution of the measured batches' times, with room for the slow tail."""
     lines = []
-    for style, run in enumerate(runs):
+    noted = len(runs) <= _NOTED
+    for style, run in zip(_styles(runs), runs, strict=True):
         times = run.batches.measured().dt_s
         times = times[np.isfinite(times) & (times > 0)]
         if not len(times):
@@ -78,7 +82,7 @@ def batch_times(runs: Sequence[Run]) -> Plot:
         notes = [" · ".join(words[:2]), " · ".join(words[2:])]
         top = float(parts[-1])
         marks = [(x, p) for x, p in points if p <= top]
-        lines.append(Line(run.label, values, parts, style, marks, notes))
+        lines.append(Line(run.label, values, parts, style, marks, notes if noted else ()))
     return _lines(
         "batch_times",
         "Batch times",
@@ -95,7 +99,7 @@ def batch_times(runs: Sequence[Run]) -> Plot:
 def memory(runs: Sequence[Run]) -> Plot:
     """Memory over time: both kinds for one run, the anonymous kind for several."""
     lines = []
-    for style, run in enumerate(runs):
+    for style, run in zip(_styles(runs), runs, strict=True):
         kinds = {"anonymous": run.memory.anon_mb, "resident": run.memory.rss_mb}
         known = {kind: values for kind, values in kinds.items() if np.isfinite(values).any()}
         shown = list(known)[: 2 if len(runs) == 1 else 1]
@@ -137,7 +141,7 @@ def shares(runs: Sequence[Run]) -> Plot:
         drawing = bar_chart("shares", title, rows, ("asked", "served"), words)
         caption = "The share of each dataset in the mixture that was asked for, and in what came."
         return Plot("shares", title, drawing, caption)
-    shown = [(style, run) for style, run in enumerate(runs) if run.mixture]
+    shown = [(s, run) for s, run in zip(_styles(runs), runs, strict=True) if run.mixture]
     asked = {
         name: {s.asked for _, r in shown if (s := r.mixture.get(name)) and s.asked is not None}
         for name in names
@@ -190,6 +194,17 @@ def _lines(
     if not lines:
         return Plot(name, title, None, missing)
     return Plot(name, title, line_chart(name, title, lines, x, y, levels, follow), caption)
+
+
+def _styles(runs: Sequence[Run]) -> list[int]:
+    """A style for each run: those of one backend share its colour and differ in dashes."""
+    backends = list(dict.fromkeys(run.backend for run in runs))
+    if len(backends) in (1, len(runs)):
+        return list(range(len(runs)))
+    period = COLOURS * len(DASHES)  # these have no common divisor: every combination is there
+    wanted = [(backends.index(r.backend) % COLOURS, n % len(DASHES)) for n, r in enumerate(runs)]
+    found = {(style % COLOURS, style % len(DASHES)): style for style in range(period)}
+    return [found[pair] for pair in wanted]
 
 
 def _weight(run: Run, name: str) -> float:
