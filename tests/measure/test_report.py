@@ -14,13 +14,15 @@ from headrace.measure.report import write_comparison, write_run_report
 from headrace.measure.report.axis import Axis, round_ticks
 from headrace.measure.report.bands import gathered
 from headrace.measure.report.batches import Batches
+from headrace.measure.report.breakdown import stages
 from headrace.measure.report.chart import spread
 from headrace.measure.report.mixture import mixture_over_time, mixture_summary, mixture_windows
-from headrace.measure.report.plots import all_plots, stages, throughput
+from headrace.measure.report.plots import all_plots, throughput
 from headrace.measure.report.points import quantile_curve, rates, reduced, rolling_shares
 from headrace.measure.report.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.records import finite, finite_column
-from headrace.measure.report.run import named_apart, read_run
+from headrace.measure.report.run import read_run
+from headrace.measure.report.runs import Range, named_apart
 from headrace.measure.report.svg import Drawing, escape, shortened
 from headrace.measure.report.verdict import comparison_verdict, run_verdict
 from tests.measure.made_runs import (
@@ -631,8 +633,6 @@ def test_the_verdict_says_in_words_what_the_figures_mean(tmp_path, values, words
 
 
 def test_repeats_whose_ranges_overlap_name_no_winner(tmp_path):
-    from headrace.measure.report.run import Range
-
     def figures(low, median, high):
         return {"samples_per_s": Range(median, low, high, 3)}
 

@@ -39,8 +39,9 @@ def run(args: argparse.Namespace) -> int:
     """Write the report; 1 if something in the runs could not be read."""
     from headrace.cli.output import print_json, print_table
     from headrace.measure.report.page import COLUMNS, row_cells
+    from headrace.measure.report.runs import read_runs
     from headrace.measure.report.verdict import comparison_verdict
-    from headrace.measure.report.write import read_runs, write_comparison, write_run_report
+    from headrace.measure.report.write import write_comparison, write_run_report
 
     folders: list[Path] = args.run_folder
     if len(folders) == 1:

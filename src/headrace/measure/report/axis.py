@@ -86,7 +86,7 @@ def _log_ticks(low: float, high: float, count: int) -> list[float]:
     for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7), range(1, 10)):
         values = [m * 10.0**e for e in range(first, last + 1) for m in steps]
         found = [v for v in values if low * 0.999 <= v <= high * 1.001]
-        if len(found) >= count - 2:
+        if len(found) >= min(count - 2, 4):
             break
     stride = -(-len(found) // (count + 3))  # many decades: every second or third will do
     return found[::stride]

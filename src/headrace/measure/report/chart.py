@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.measure.report.axis import Axis, Scale
-from headrace.measure.report.svg import Drawing, shortened
+from headrace.measure.report.svg import Drawing, shortened, wide
 
 __all__ = ["WIDTH", "Line", "Measure", "draw_axes", "line_chart", "spread"]
 
@@ -90,10 +90,13 @@ def draw_axes(drawing: Drawing, across: Axis, up: Axis, x: Measure, y: Measure) 
     for value, words in up.ticks(y.words):
         drawing.rule((across.start, up.at(value)), (across.end, up.at(value)))
         drawing.text(across.start - 8, up.at(value) + 4, words, "soft", "end")
+    free = 0.0
     for value, words in across.ticks(x.words, 7):
         place = across.at(value)
         drawing.rule((place, up.start), (place, up.start + 5), "axis")
-        drawing.text(place, up.start + 19, words, "soft", "middle")
+        if place - wide(words) / 2 >= free:  # a label that would touch the last one is left out
+            drawing.text(place, up.start + 19, words, "soft", "middle")
+            free = place + wide(words) / 2 + 4
     drawing.rule((across.start, up.start), (across.end, up.start), "axis")
     drawing.text((across.start + across.end) / 2, up.start + 38, x.title, "soft", "middle")
     drawing.turned(13, (up.start + up.end) / 2, y.title, "soft")

@@ -1,4 +1,4 @@
-"""The figures of one or several runs: throughput, batch times, memory, shares, stages."""
+"""The figures of one or several runs; here those with lines: throughput, batch times, memory."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.measure.report.bars import Row, bar_chart, dot_chart
+from headrace.measure.report.breakdown import shares, stages
 from headrace.measure.report.chart import Line, Measure, line_chart
-from headrace.measure.report.look import COLOURS, DASHES
-from headrace.measure.report.plot import Plot
+from headrace.measure.report.plot import Plot, run_styles
 from headrace.measure.report.points import quantile_curve, rates, reduced
 from headrace.measure.report.quantities import amount, megabytes, seconds
 from headrace.measure.report.run import Run
 
-__all__ = ["all_plots", "batch_times", "memory", "shares", "stages", "throughput"]
+__all__ = ["all_plots", "batch_times", "memory", "throughput"]
 
 Floats = NDArray[np.float64]
 _CLOCK = Measure("seconds since the first request", amount)
@@ -36,7 +35,7 @@ def throughput(runs: Sequence[Run]) -> Plot:
     title = "Throughput over time"
     counted = all(run.batches.samples.any() for run in runs if len(run.batches))
     lines = []
-    for style, run in zip(_styles(runs), runs, strict=True):
+    for style, run in zip(run_styles(runs), runs, strict=True):
         batches = run.batches
         if not len(batches) or batches.t_s.max() <= 0:
             continue
@@ -68,7 +67,7 @@ def batch_times(runs: Sequence[Run]) -> Plot:
     """The distribution of the measured batches' times, with room for the slow tail."""
     lines = []
     noted = len(runs) <= _NOTED
-    for style, run in zip(_styles(runs), runs, strict=True):
+    for style, run in zip(run_styles(runs), runs, strict=True):
         times = run.batches.measured().dt_s
         times = times[np.isfinite(times) & (times > 0)]
         if not len(times):
@@ -99,15 +98,16 @@ def batch_times(runs: Sequence[Run]) -> Plot:
 def memory(runs: Sequence[Run]) -> Plot:
     """Memory over time: both kinds for one run, the anonymous kind for several."""
     lines = []
-    for style, run in zip(_styles(runs), runs, strict=True):
+    for style, run in zip(run_styles(runs), runs, strict=True):
         kinds = {"anonymous": run.memory.anon_mb, "resident": run.memory.rss_mb}
         known = {kind: values for kind, values in kinds.items() if np.isfinite(values).any()}
         shown = list(known)[: 2 if len(runs) == 1 else 1]
         for number, kind in enumerate(shown):
             x, y = reduced(run.memory.t_s, known[kind])
+            notes = [f"peak {megabytes(y.max())}"] if len(runs) <= _NOTED else []
             label = kind if len(runs) == 1 else run.label
             label += " (resident)" if len(runs) > 1 and kind == "resident" else ""
-            lines.append(Line(label, x, y, style + number, notes=[f"peak {megabytes(y.max())}"]))
+            lines.append(Line(label, x, y, style + number, notes=notes))
     budgets = {run.numbers["budget_mb"] for run in runs if run.numbers.get("budget_mb")}
     level = [(value, f"loader's budget {megabytes(value)}") for value in budgets]
     return _lines(
@@ -128,58 +128,6 @@ def memory(runs: Sequence[Run]) -> Plot:
     )
 
 
-def shares(runs: Sequence[Run]) -> Plot:
-    """Shares asked and served: bars for one run, markers for several."""
-    title, words = "Shares asked and served", Measure("share of samples", _fine)
-    names = list(dict.fromkeys(name for run in runs for name in run.mixture))
-    names.sort(key=lambda name: -max(_weight(run, name) for run in runs))
-    if not names:
-        return Plot("shares", title, None, "no run names its datasets")
-    if len(runs) == 1:
-        mixture = runs[0].mixture
-        rows = [Row(name, (mixture[name].asked, mixture[name].served)) for name in names]
-        drawing = bar_chart("shares", title, rows, ("asked", "served"), words)
-        caption = "The share of each dataset in the mixture that was asked for, and in what came."
-        return Plot("shares", title, drawing, caption)
-    shown = [(s, run) for s, run in zip(_styles(runs), runs, strict=True) if run.mixture]
-    asked = {
-        name: {s.asked for _, r in shown if (s := r.mixture.get(name)) and s.asked is not None}
-        for name in names
-    }
-    differ = any(len(values) > 1 for values in asked.values())
-    rows = []
-    for name in names:
-        served = [(s.served if (s := run.mixture.get(name)) else 0.0) for _, run in shown]
-        wanted = next(iter(asked[name])) if len(asked[name]) == 1 else None
-        rows.append(Row(name, (wanted, *served)))
-    drawing = dot_chart("shares", title, rows, [(r.label, style) for style, r in shown], words)
-    caption = "Markers: the share served by each run. Upright line: the share asked for" + (
-        ", where all runs asked the same." if differ else "."
-    )
-    return Plot("shares", title, drawing, caption)
-
-
-def stages(runs: Sequence[Run]) -> Plot:
-    """Seconds each stage was busy and waited."""
-    title = "Stage times"
-    rows = []
-    for run in runs:
-        group = run.label if len(runs) > 1 else ""
-        for name, stage in run.stages.items():
-            rows.append(Row(name, (stage.busy_s, stage.waiting_s), group))
-            group = ""
-    if not rows:
-        return Plot("stages", title, None, "no run reports the times of its stages")
-    silent = [run.label for run in runs if not run.stages]
-    drawing = bar_chart("stages", title, rows, ("busy", "waiting"), Measure("time", seconds))
-    caption = (
-        "Seconds over all threads of a stage. The stage that is busy and never waits is the one "
-        "that limits; the others wait for it."
-    )
-    caption += f" Without stage times: {', '.join(silent)}." if silent else ""
-    return Plot("stages", title, drawing, caption)
-
-
 def _lines(
     name: str,
     title: str,
@@ -196,23 +144,6 @@ def _lines(
     return Plot(name, title, line_chart(name, title, lines, x, y, levels, follow), caption)
 
 
-def _styles(runs: Sequence[Run]) -> list[int]:
-    """A style for each run: those of one backend share its colour and differ in dashes."""
-    backends = list(dict.fromkeys(run.backend for run in runs))
-    if len(backends) in (1, len(runs)):
-        return list(range(len(runs)))
-    period = COLOURS * len(DASHES)  # these have no common divisor: every combination is there
-    wanted = [(backends.index(r.backend) % COLOURS, n % len(DASHES)) for n, r in enumerate(runs)]
-    found = {(style % COLOURS, style % len(DASHES)): style for style in range(period)}
-    return [found[pair] for pair in wanted]
-
-
-def _weight(run: Run, name: str) -> float:
-    """What was asked of a dataset, or else what it gave: the order of the rows."""
-    found = run.mixture.get(name)
-    return 0.0 if found is None else (found.asked or found.served or 0.0)
-
-
 def _nearest(times: Floats, value: float) -> float:
     """The edge of the staircase at or after a time."""
     return float(times[min(int(np.searchsorted(times, value)), len(times) - 1)])
@@ -220,7 +151,3 @@ def _nearest(times: Floats, value: float) -> float:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.6g}%"
-
-
-def _fine(value: float) -> str:
-    return f"{100 * value:.3g}%"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Lines", "finite", "finite_column", "read_object", "read_text"]
+__all__ = ["Lines", "finite", "finite_column", "objects", "read_object", "read_text"]
 
 #: Longest text taken from a run into a page; a config or log beyond it is cut, and says so.
 _TEXT_LIMIT = 64_000
@@ -98,6 +98,12 @@ class Lines:
             self.problem = f"{name}: {len(bad):,} lines are not records (line {where}): {kept}"
         elif not whole:
             self.problem = f"{name} is empty: the run ended before it had something to record"
+
+
+def objects(value: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The entries of an object that are objects themselves."""
+    items = value.items() if isinstance(value, dict) else ()
+    return [(name, entry) for name, entry in items if isinstance(entry, dict)]
 
 
 def read_text(path: Path, tail: int | None = None) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,12 @@ import numpy as np
 
 from headrace.errors import DataError
 from headrace.measure.report.batches import Batches, Memory
-from headrace.measure.report.records import Lines, finite, read_object, read_text
+from headrace.measure.report.records import Lines, finite, objects, read_object, read_text
 
-__all__ = ["Range", "Run", "Share", "Stage", "expand", "named_apart", "read_run"]
+__all__ = ["FILES", "Run", "Share", "Stage", "read_run"]
 
-_FILES = ("result.json", "batch_times.jsonl", "memory.jsonl")
+#: What a run folder holds; one of them makes it one.
+FILES = ("result.json", "batch_times.jsonl", "memory.jsonl")
 _LOG_LINES = 40
 
 
@@ -34,16 +35,6 @@ class Stage:
 
     busy_s: float | None
     waiting_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A figure over repeated runs."""
-
-    median: float
-    low: float
-    high: float
-    runs: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,9 +73,9 @@ def read_run(folder: Path) -> Run:
         raise DataError(
             f"no such run folder: {str(folder)!r}", remedy="Give the folder that holds result.json"
         )
-    if not any((folder / name).exists() for name in _FILES):
+    if not any((folder / name).exists() for name in FILES):
         raise DataError(
-            f"{str(folder)!r} is not a run folder: it has none of {', '.join(_FILES)}",
+            f"{str(folder)!r} is not a run folder: it has none of {', '.join(FILES)}",
             remedy="Give a folder that `headrace bench` or a training run has written",
         )
     result, wrong = read_object(folder / "result.json")
@@ -109,7 +100,7 @@ def read_run(folder: Path) -> Run:
         mixture=_mixture(result.get("mixture"), batches),
         stages={
             name: Stage(finite(stage.get("busy_s")), finite(stage.get("waiting_s")))
-            for name, stage in _objects(result.get("stages"))
+            for name, stage in objects(result.get("stages"))
         },
         batches=batches,
         memory=memory,
@@ -118,38 +109,6 @@ def read_run(folder: Path) -> Run:
         log=read_text(folder / "log.txt", tail=_LOG_LINES),
         problems=tuple(p for p in (wrong, batch_lines.problem, memory_lines.problem) if p),
     )
-
-
-def expand(folders: Iterable[Path]) -> tuple[list[Path], dict[str, dict[str, Range]]]:
-    """Run folders, a comparison replaced by the runs in it; and the comparisons' own figures."""
-    found: list[Path] = []
-    ranges: dict[str, dict[str, Range]] = {}
-    for folder in folders:
-        result, _ = read_object(folder / "result.json")
-        if not isinstance(result.get("comparison"), dict):
-            found.append(folder)
-            continue
-        inside = sorted(path for path in folder.iterdir() if path.is_dir())
-        found.extend(p for p in inside if any((p / name).exists() for name in _FILES))
-        for backend, figures in _objects(result["comparison"]):
-            ranges.setdefault(backend, {}).update(_ranges(figures))
-    unique = {path.resolve(): path for path in reversed(found)}
-    return [path for path in found if unique[path.resolve()] is path], ranges
-
-
-def named_apart(runs: Sequence[Run]) -> list[Run]:
-    """The runs with labels that differ: names, else folders, else numbered."""
-    for name in (lambda r: r.label, lambda r: r.folder.resolve().name, _tail):
-        labels = [name(run) for run in runs]
-        if len(set(labels)) == len(labels):
-            break
-    else:
-        labels = [f"{label} ({number})" for number, label in enumerate(labels, 1)]
-    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
-
-
-def _tail(run: Run) -> str:
-    return "/".join(run.folder.resolve().parts[-2:])
 
 
 def _derive(numbers: dict[str, float], batches: Batches) -> None:
@@ -174,7 +133,7 @@ def _mixture(value: Any, batches: Batches) -> dict[str, Share]:
     """The shares that the result states; what was served is else counted in the batches."""
     shares = {
         name: Share(finite(share.get("asked")), finite(share.get("served")))
-        for name, share in _objects(value)
+        for name, share in objects(value)
     }
     counts = batches.measured().counts.sum(axis=0)
     total = float(counts.sum())
@@ -185,28 +144,6 @@ def _mixture(value: Any, batches: Batches) -> dict[str, Share]:
             if share.served is None:
                 shares[name] = Share(share.asked, served.get(name, 0.0))
     return shares
-
-
-def _ranges(figures: Mapping[str, Any]) -> dict[str, Range]:
-    ranges = {}
-    for key, figure in _objects(figures):
-        median = finite(figure.get("median"))
-        if median is not None:
-            low, high = finite(figure.get("min")), finite(figure.get("max"))
-            runs = figure.get("runs")
-            ranges[key] = Range(
-                median,
-                median if low is None else low,
-                median if high is None else high,
-                len(runs) if isinstance(runs, list) else 1,
-            )
-    return ranges
-
-
-def _objects(value: Any) -> list[tuple[str, dict[str, Any]]]:
-    """The entries of an object that are objects themselves."""
-    items = value.items() if isinstance(value, dict) else ()
-    return [(name, entry) for name, entry in items if isinstance(entry, dict)]
 
 
 def _text(value: Any) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.measure.report.quantities import amount, seconds, share
-from headrace.measure.report.run import Range, Run
+from headrace.measure.report.run import Run
+from headrace.measure.report.runs import Range
 
 __all__ = ["comparison_verdict", "run_verdict"]
 

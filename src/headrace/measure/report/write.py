@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headrace.errors import DataError, HeadraceError, UsageError
+from headrace.errors import DataError, UsageError
 from headrace.measure.report.mixture import mixture_over_time, mixture_summary, mixture_windows
 from headrace.measure.report.page import page
 from headrace.measure.report.plot import Plot
 from headrace.measure.report.plots import all_plots
-from headrace.measure.report.run import Range, Run, expand, named_apart, read_run
+from headrace.measure.report.run import Run, read_run
+from headrace.measure.report.runs import expand, read_runs
 
-__all__ = ["read_runs", "write_comparison", "write_run_report"]
+__all__ = ["write_comparison", "write_run_report"]
 
 #: With more runs than this in one page, mixtures over time stay in the runs' own reports.
 _MIXTURES = 6
@@ -56,21 +57,6 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     out = Path(out)
     _write(out, page(title, runs, plots, ranges, [str(error) for error in failures]))
     return out
-
-
-def read_runs(
-    folders: Sequence[Path],
-) -> tuple[list[Run], dict[str, dict[str, Range]], list[HeadraceError]]:
-    """Runs with labels that differ, the comparisons' figures, and what could not be read."""
-    inside, ranges = expand(Path(folder) for folder in folders)
-    runs: list[Run] = []
-    failures: list[HeadraceError] = []
-    for folder in inside:
-        try:
-            runs.append(read_run(folder))
-        except HeadraceError as error:
-            failures.append(error)
-    return named_apart(runs), ranges, failures
 
 
 def _write_one(run: Run) -> Path:
