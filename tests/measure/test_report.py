@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import time
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -314,8 +315,11 @@ def test_a_folder_that_is_no_run_is_an_error_that_says_what_one_is(tmp_path):
         write_run_report(tmp_path)
     with pytest.raises(DataError, match="no such run folder"):
         write_comparison([tmp_path / "none"], tmp_path / "out.html")
-    with pytest.raises(DataError, match="no run folder was given"):
+    with pytest.raises(DataError, match="no run in nothing"):
         write_comparison([], tmp_path / "out.html")
+    (tmp_path / "result.json").write_text('{"comparison": {"a": {}}}')
+    with pytest.raises(DataError, match="no run in '.*Give one or more"):
+        write_run_report(tmp_path)
 
 
 # ---- the numbers
@@ -687,3 +691,42 @@ def test_lines_markers_and_bands_differ_without_colour():
 
     assert len(set(shapes(line))) == 12
     assert len(set(shapes(lambda drawing, style: drawing.hatch(style)))) == 12
+
+
+# ---- anything at all in the files
+
+ODD_VALUES = (
+    None, True, -1, 0, 1e308, math.nan, math.inf, 10**30, "", "x" * 500, "<b>", "\ud800", [], {},
+    {"a": 1}, [[]], 1e-300, -5.5, 1e15,
+)  # fmt: skip
+
+
+def spoiled(value, rng):
+    if rng.random() < 0.15:
+        return rng.choice(ODD_VALUES)
+    if isinstance(value, dict):
+        keys = [key if rng.random() > 0.03 else rng.choice(["<k>", "", "\x00"]) for key in value]
+        return dict(zip(keys, (spoiled(v, rng) for v in value.values()), strict=True))
+    return value
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_report_of_anything_is_well_formed(tmp_path, seed):
+    rng = random.Random(seed)
+    folder = write_made_run(tmp_path / "run", batches=30, warmup=3)
+    for name in ("result.json", "batch_times.jsonl", "memory.jsonl"):
+        path = folder / name
+        if rng.random() < 0.5:
+            lines = path.read_text().splitlines()
+            records = [spoiled(json.loads(line), rng) for line in lines]
+            write_lines(path, records)
+        else:
+            data = bytearray(path.read_bytes())
+            for _ in range(rng.randrange(40)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            path.write_bytes(data[: rng.randrange(len(data))] if rng.random() < 0.3 else data)
+    page = write_run_report(folder).read_text("utf-8")
+    assert "<script" not in page
+    for path in svg_files(folder):
+        parsed(path)
+        assert "nan" not in path.read_text("utf-8").lower()

@@ -77,13 +77,15 @@ class Batches:
         dt_s[dt_s < 0] = np.nan
         if np.isnan(t_s).any():  # older records have no clock: the steps' times add up to one
             t_s = np.cumsum(np.nan_to_num(dt_s))
+        if not (np.diff(idx) > 0).all() or np.isnan(idx).any():  # damaged: count them ourselves
+            idx = np.arange(len(idx), dtype=np.float64)
         dominant = np.array(counts.dominant, dtype=object)
         if names:
             most = table.argmax(axis=1)
             for row in np.flatnonzero(dominant == ""):
                 dominant[row] = names[most[row]] if table[row, most[row]] > 0 else ""
         return Batches(
-            np.where(np.isnan(idx), np.arange(len(idx)), idx),
+            idx,
             t_s,
             dt_s,
             np.array(counts.warmup, dtype=np.bool_),

@@ -47,7 +47,8 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
             failures[0]
             if failures
             else DataError(
-                "no run folder was given", remedy="Give one or more, or the folder of a comparison"
+                f"no run in {', '.join(repr(str(folder)) for folder in folders) or 'nothing'}",
+                remedy="Give one or more, or the folder of a comparison",
             )
         )
     plots = all_plots(runs)
