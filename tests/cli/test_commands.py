@@ -13,6 +13,7 @@ import pytest
 import headrace
 from headrace.cli.main import main
 from tests.catalog.test_bad_input import shards
+from tests.measure.made_runs import write_made_run
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_help_names_every_command_and_each_command_explains_itself(capsys):
         main(["--help"])
     assert caught.value.code == 0
     text = capsys.readouterr().out
-    for command in ("synth", "index", "inspect", "verify"):
+    for command in ("synth", "index", "inspect", "verify", "report"):
         assert command in text
         with pytest.raises(SystemExit):
             main([command, "--help"])
@@ -247,3 +248,57 @@ def test_a_person_sees_a_progress_bar_and_a_pipe_does_not(two):
     os.close(parent)
     assert process.wait() == 0
     assert b"indexing" in seen
+
+
+def test_report_rebuilds_the_files_of_one_run_and_prints_its_figures(run, tmp_path):
+    folder = write_made_run(tmp_path / "run")
+    code, out, err = run("report", folder)
+    assert (code, err) == (0, "")
+    assert "samples/s" in out
+    assert "Near the decode limit (9" in out
+    assert out.strip().endswith(str(folder / "report.html"))
+    for name in ("mixture_over_time.svg", "mixture_windows_every_stride.svg", "report.html"):
+        assert (folder / name).exists()
+    before = (folder / "report.html").read_bytes()
+    code, out, _ = run("report", folder, "--out", tmp_path / "copy.html")
+    assert out.strip().endswith("copy.html")
+    assert (tmp_path / "copy.html").exists()
+    assert (folder / "report.html").read_bytes() == before
+
+
+def test_report_compares_several_runs_in_one_page(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [write_made_run(tmp_path / name, rate=rate) for name, rate in (("a", 900), ("b", 99))]
+    code, out, _ = run("report", *folders)
+    assert code == 0
+    assert "a is fastest" in out
+    assert out.strip().endswith("comparison.html")
+    assert (tmp_path / "comparison.html").exists()
+    code, out, _ = run("report", *folders, "--json", "--out", "deep/er.html")
+    found = json.loads(out)
+    assert found["page"] == "deep/er.html"
+    assert found["verdict"].startswith("a is fastest")
+    assert [entry["label"] for entry in found["runs"]] == ["a", "b"]
+    assert found["runs"][0]["figures"]["samples_per_s"] > 800
+    assert found["runs"][0]["mixture"]["bridge"]["asked"] == pytest.approx(1 / 3)
+
+
+def test_report_shows_what_a_killed_run_left_and_says_what_is_missing(run, tmp_path):
+    folder = write_made_run(tmp_path / "run", batches=40)
+    (folder / "result.json").unlink()
+    text = (folder / "batch_times.jsonl").read_text()
+    (folder / "batch_times.jsonl").write_text(text[:-30])
+    code, out, err = run("report", folder, tmp_path / "gone", "--out", tmp_path / "page.html")
+    assert code == 1
+    assert "Incomplete." in out
+    assert "ends in half a line" in err
+    assert "no such run folder" in err
+    assert (tmp_path / "page.html").exists()
+
+
+def test_report_of_something_else_is_one_message(run, tmp_path):
+    for path, words in ((tmp_path, "not a run folder"), (tmp_path / "none", "no such run folder")):
+        code, out, err = run("report", path)
+        assert (code, out) == (2, "")
+        assert words in err
+        assert "Traceback" not in err

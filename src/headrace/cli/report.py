@@ -1,0 +1,101 @@
+"""`headrace report`: what runs did, in pictures and in numbers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.measure.report.run import Run
+
+HELP = "plots and numbers of a run, or of several compared in one page"
+DESCRIPTION = """\
+Rebuild the report of a run, or compare several in one page that works offline in a browser.
+
+One RUN, a folder that `headrace bench` or a training run has written: plots/*.svg,
+mixture_over_time.svg, mixture_windows_every_stride.svg, mixture_summary.txt and report.html are
+written into it. Several: one page, by default comparison.html in the current folder. The folder of
+a comparison stands for the runs in it. What a killed run has left is shown; what is missing or
+damaged is named, and the exit code is 1.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("run_folder", metavar="RUN", nargs="+", type=Path)
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        help="where to write the page of several runs (default: comparison.html), or one more "
+        "copy of the page of one",
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the report; 1 if something in the runs could not be read."""
+    from headrace.cli.output import print_json, print_table
+    from headrace.measure.report.page import COLUMNS, row_cells
+    from headrace.measure.report.runs import read_runs
+    from headrace.measure.report.verdict import comparison_verdict
+    from headrace.measure.report.write import write_comparison, write_run_report
+
+    folders: list[Path] = args.run_folder
+    if len(folders) == 1:
+        path = write_run_report(folders[0])
+        if args.out:
+            path = write_comparison(folders, args.out)
+    else:
+        path = write_comparison(folders, args.out or Path("comparison.html"))
+    runs, ranges, failures = read_runs(folders)
+    verdict = comparison_verdict(runs, ranges) if len(runs) > 1 else ""
+    if args.json:
+        print_json(
+            {
+                "page": str(path),
+                "verdict": verdict or None,
+                "runs": [_as_json(run) for run in runs],
+                "failures": [str(error) for error in failures],
+            }
+        )
+    else:
+        cells = [row_cells(run) for run in runs]
+        print_table([COLUMNS[0], *(f">{c}" for c in COLUMNS[1:-1])], (row[:-1] for row in cells))
+        print()
+        for row in cells:
+            print(f"{_one_line(row[0])}: {_one_line(row[-1])}")
+        print(f"{_one_line(verdict)}\n{path}" if verdict else path)
+    for run in runs:
+        for problem in run.problems:
+            print(f"headrace report: {_one_line(run.label)}: {problem}", file=sys.stderr)
+    for error in failures:
+        print(f"headrace report: {error}", file=sys.stderr)
+    return 1 if failures or any(run.problems for run in runs) else 0
+
+
+def _as_json(run: Run) -> dict[str, Any]:
+    from headrace.measure.report.verdict import run_verdict
+
+    return {
+        "label": run.label,
+        "path": str(run.folder),
+        "backend": run.backend,
+        "status": run.status,
+        "cause": run.cause,
+        "verdict": run_verdict(run),
+        "measured_batches": len(run.batches.measured()),
+        "figures": dict(run.numbers),
+        "mixture": {
+            name: {"asked": share.asked, "served": share.served}
+            for name, share in run.mixture.items()
+        },
+        "problems": list(run.problems),
+    }
+
+
+def _one_line(text: str) -> str:
+    """Text from a run, which may hold anything, made fit for a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)
