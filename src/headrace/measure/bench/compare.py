@@ -86,7 +86,7 @@ def compare(
         begun.folder / "result.json",
         {
             "name": name,
-            "status": "interrupted" if table.interrupted else "complete",
+            "status": "incomplete" if table.interrupted else "complete",
             "comparison": rows,
             "ratios": ratios,
             "config": {
@@ -198,7 +198,7 @@ class _Table:
         return found
 
     def _note(self, outcome: Outcome) -> None:
-        self.interrupted = self.interrupted or outcome.status == "interrupted"
+        self.interrupted = self.interrupted or outcome.status == "incomplete"
 
 
 def _range(values: Sequence[float | None]) -> dict[str, Any] | None:

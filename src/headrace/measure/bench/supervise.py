@@ -28,7 +28,7 @@ _LOOK_SECONDS = 0.5
 class Outcome:
     """How it ended."""
 
-    status: str  #: complete, failed, killed, timed out, interrupted
+    status: str  #: complete, failed, killed, timed out, incomplete (interrupted)
     cause: str | None = None
     measured: dict[str, Any] | None = None  #: what the process found, if it came to that
     peak_rss: int = 0
@@ -74,7 +74,7 @@ def supervise(
                     seen.kill()
                     return seen.outcome("timed out", f"not done after {timeout_s:.0f} s")
         except KeyboardInterrupt:
-            return seen.outcome("interrupted", "Ctrl-C")
+            return seen.outcome("incomplete", "interrupted (Ctrl-C)")
         finally:
             seen.kill()
         seen.drain()

@@ -1,0 +1,342 @@
+"""The benchmark: every figure is there, and every way a run can end is a row."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+import headrace as hr
+from headrace.cli.bench import jobs_of
+from headrace.cli.main import main
+from headrace.measure.archive import new_run, write_json
+from headrace.measure.bench import BenchSettings, bench, compare
+from headrace.measure.bench import run as run_module
+from headrace.measure.bench.result import read_records
+from headrace.measure.job import Job
+from headrace.measure.machine import machine_facts
+from headrace.measure.process_tree import descendants, tree_cpu_seconds, tree_memory
+from headrace.testing import synthesize
+
+#: What `result.json` must have.
+FIGURES = [
+    "samples_per_s",
+    "batches_per_s",
+    "mean_s",
+    "p50_s",
+    "p90_s",
+    "p99_s",
+    "max_s",
+    "first_batch_s",
+    "setup_s",
+    "stall_s_per_step",
+    "peak_rss_mb",
+    "peak_anon_mb",
+    "budget_mb",
+    "decode_limit_samples_per_s",
+    "limit_ratio",
+    "bytes_read_per_sample",
+    "cpu_s_per_sample",
+    "mixture",
+    "stages",
+    "config",
+    "machine",
+]
+RECORD = [
+    "idx",
+    "dt_s",
+    "fetch_dt_s",
+    "materialize_dt_s",
+    "is_warmup",
+    "dominant_dataset",
+    "dataset_counts",
+    "dominant_gap_batches",
+]
+
+SHORT = BenchSettings(seconds=None, steps=12, warmup=2, warmup_seconds=0.0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    root = tmp_path_factory.mktemp("bench")
+    synthesize(root, only=["bridge", "kuka"], episodes=3, seed=1, _max_steps=9)
+    return root
+
+
+@pytest.fixture(autouse=True)
+def quick_limits(monkeypatch):
+    """The yardsticks are not what is tested here."""
+    monkeypatch.setattr(run_module, "_LIMIT_SECONDS", 0.5)
+
+
+@pytest.fixture
+def job(data):
+    sources = [
+        {"name": "bridge", "weight": 0.25, "offset": 2},
+        {"name": "kuka", "weight": 0.75, "offset": 2},
+    ]
+    mixture = hr.Mixture.from_dict({"root": str(data), "sources": sources})
+    return Job(mixture, batch_size=8, image_size=32, threads=1, options={"keep_free": 0})
+
+
+def test_a_run_has_every_figure_and_every_file(job, tmp_path):
+    folder, result = bench(job, settings=SHORT, runs=tmp_path, name="a b/c")
+    assert result["status"] == "complete"
+    assert [key for key in FIGURES if result.get(key) in (None, {}, [])] == []
+    assert json.loads((folder / "result.json").read_text()) == result
+    assert folder.name.endswith("_a_b_c")
+    records = read_records(folder / "batch_times.jsonl")
+    assert [r["is_warmup"] for r in records] == [True] * 2 + [False] * 12
+    assert [r["idx"] for r in records] == list(range(14))
+    assert all(set(RECORD) <= set(r) for r in records)
+    assert result["batches"] == 12
+    assert result["samples"] == 96
+    assert result["samples_per_s"] == pytest.approx(96 / result["elapsed_s"])
+    for name in ("config.yaml", "machine.json", "memory.jsonl", "log.txt", "report.html"):
+        assert (folder / name).stat().st_size > 0 or name == "log.txt", name
+    assert {"read", "decode", "fields"} <= set(result["stages"])
+
+
+def test_served_shares_are_counted_beside_those_asked(job, tmp_path):
+    _, result = bench(job, settings=SHORT, runs=tmp_path)
+    assert result["mixture"]["bridge"]["asked"] == 0.25
+    records = read_records(next(tmp_path.iterdir()) / "batch_times.jsonl")[2:]
+    served = sum(r["dataset_counts"].get("bridge", 0) for r in records)
+    assert result["mixture"]["bridge"]["served"] == pytest.approx(served / 96)
+
+
+def test_a_simulated_step_hides_the_loader_s_work(job, tmp_path):
+    settings = BenchSettings(seconds=None, steps=10, warmup=6, warmup_seconds=0, compute_ms=60)
+    _, result = bench(job, settings=settings, runs=tmp_path, limit=False)
+    assert result["p50_s"] >= 0.06
+    assert result["stall_s_per_step"] < 0.03
+    assert result["limit_ratio"] is None
+
+
+def test_an_error_of_the_backend_is_the_row_s_cause(job, tmp_path):
+    small = Job(job.mixture, batch_size=8, image_size=512, options={"budget": "1MiB"})
+    _, result = bench(small, settings=SHORT, runs=tmp_path)
+    assert result["status"] == "failed"
+    assert "does not hold two batches" in result["cause"]
+    assert result["samples_per_s"] is None
+
+
+def worker():
+    """The process that a benchmark has started."""
+    for pid in descendants(os.getpid())[1:]:
+        if b"measure.bench.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    return None
+
+
+ENDLESS = BenchSettings(seconds=600, warmup=2, warmup_seconds=0)
+
+
+def test_a_killed_run_is_a_row_and_keeps_what_was_measured(job, tmp_path):
+    def kill(_title, sight):
+        if sight.phase == "measuring":
+            os.kill(worker(), signal.SIGKILL)
+
+    folder, result = bench(job, settings=ENDLESS, runs=tmp_path, watch=kill)
+    assert result["status"] == "killed"
+    assert "SIGKILL" in result["cause"]
+    assert result["samples_per_s"] > 0
+    assert (folder / "report.html").exists()
+
+
+def test_a_crash_names_its_signal(job, tmp_path):
+    _, result = bench(
+        job,
+        settings=ENDLESS,
+        runs=tmp_path,
+        watch=lambda _t, sight: sight.batches and os.kill(worker(), signal.SIGSEGV),
+    )
+    assert result["cause"] == "killed by signal 11 (SIGSEGV)"
+
+
+def test_a_run_that_takes_too_long_is_ended(job, tmp_path):
+    settings = BenchSettings(seconds=600, warmup=2, warmup_seconds=0, timeout_s=4)
+    started = time.monotonic()
+    _, result = bench(job, settings=settings, runs=tmp_path)
+    assert time.monotonic() - started < 15
+    assert (result["status"], result["cause"]) == ("timed out", "not done after 4 s")
+    assert worker() is None
+
+
+def test_ctrl_c_keeps_what_was_measured_and_marks_it_incomplete(job, tmp_path):
+    def interrupt(_title, sight):
+        if sight.phase == "measuring":
+            raise KeyboardInterrupt
+
+    folder, result = bench(job, settings=ENDLESS, runs=tmp_path, watch=interrupt)
+    assert (result["status"], result["cause"]) == ("incomplete", "interrupted (Ctrl-C)")
+    assert result["samples_per_s"] > 0
+    assert json.loads((folder / "result.json").read_text())["status"] == "incomplete"
+    assert worker() is None
+
+
+def test_runs_that_cannot_be_archived_fail_before_they_run(job, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(hr.UsageError, match=r"cannot be archived.*--runs"):
+        bench(job, settings=SHORT, runs=tmp_path / "file")
+
+
+def test_a_comparison_takes_turns_and_shows_the_spread(job, tmp_path):
+    found = compare({"headrace": job}, SHORT, runs=tmp_path, repeats=2)
+    row = found.rows["headrace"]
+    assert row["status"] == "complete"
+    assert len(row["samples_per_s"]["runs"]) == 2
+    assert row["samples_per_s"]["min"] <= row["samples_per_s"]["max"]
+    assert (found.folder / "report.html").exists()
+    written = json.loads((found.folder / "result.json").read_text())
+    assert written["comparison"]["headrace"]["samples_per_s"] == row["samples_per_s"]
+    assert not found.interrupted
+
+
+def test_the_rest_of_a_comparison_runs_though_one_fails(job, tmp_path, monkeypatch):
+    from headrace.measure.peers import PEERS, native
+
+    monkeypatch.setitem(PEERS, "absent", "absent")
+    peer = dataclasses.replace(
+        native.PEER, name="absent", needs=("no_such_module",), install="pip install it"
+    )
+    module = type(sys)("headrace.measure.peers.absent")
+    module.PEER = peer
+    monkeypatch.setitem(sys.modules, "headrace.measure.peers.absent", module)
+    found = compare({"absent": job, "headrace": job}, SHORT, runs=tmp_path, repeats=1)
+    assert found.rows["absent"]["status"] == "not installed"
+    assert "pip install it" in found.rows["absent"]["cause"]
+    assert found.rows["headrace"]["status"] == "complete"
+    assert found.ratios == {}
+
+
+def test_ctrl_c_ends_a_comparison_and_keeps_its_rows(job, tmp_path):
+    turns = []
+
+    def interrupt(title, sight):
+        turns.append(title)
+        if title == "headrace, round 2" and sight.phase == "measuring":
+            raise KeyboardInterrupt
+
+    settings = BenchSettings(seconds=1.5, warmup=2, warmup_seconds=0)
+    found = compare(
+        {"headrace": job}, settings, runs=tmp_path, repeats=3, limit=False, watch=interrupt
+    )
+    assert found.interrupted
+    assert len(found.rows["headrace"]["samples_per_s"]["runs"]) == 1
+    assert "headrace, round 3" not in turns
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def test_the_command_prints_what_matters_and_says_where_it_is(data, tmp_path, capsys):
+    arguments = [f"root={data}", "loader.batch_size=8", "loader.image_size=32", "--steps", "10"]
+    sources = tmp_path / "m.yaml"
+    sources.write_text("sources: [{name: bridge, offset: 2}, {name: kuka, offset: 2}]")
+    out = tmp_path / "out.json"
+    code = main(
+        ["bench", str(sources), *arguments, "--warmup", "2", "--runs", str(tmp_path / "runs")]
+        + ["--json", str(out)]
+    )
+    shown = capsys.readouterr().out
+    assert code == 0
+    for words in ("samples/s", "of the decode limit", "first batch", "memory", "archived in"):
+        assert words in shown
+    assert json.loads(out.read_text())["batches"] == 10
+
+
+def test_the_limits_can_be_measured_alone(data, tmp_path, capsys):
+    sources = tmp_path / "m.yaml"
+    sources.write_text(f"root: {data}\nsources: [{{name: kuka, offset: 2}}]")
+    code = main(["bench", str(sources), "--limit", "--runs", str(tmp_path / "runs"), "--json", "-"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert found["storage_limit_samples_per_s"] > found["decode_limit_samples_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["loader.batchsize=3"], "no option 'batchsize'.*batch_size"),
+        (["headrace.bugdet=3"], "no option 'bugdet'.*budget"),
+        (["sources.brigde.weight=1"], "bridge"),
+        (["defaults.splt=train"], "split"),
+    ],
+)
+def test_a_wrong_override_names_the_nearest_right_one(overrides, words):
+    with pytest.raises(hr.UsageError, match=words):
+        jobs_of("oxe29", ["root=/x", *overrides], ["headrace"])
+
+
+def test_a_backend_that_does_not_exist_is_an_error_with_those_that_do():
+    with pytest.raises(hr.UsageError, match="headrace"):
+        jobs_of("oxe29", [], ["headrce"])
+
+
+def test_overrides_go_where_they_belong():
+    jobs = jobs_of(
+        "oxe29",
+        ["root=/x", "loader.batch_size=7", "headrace.budget=1GiB", "sources.bridge.weight=0.5"],
+        ["headrace"],
+    )
+    job = jobs["headrace"]
+    assert (job.batch_size, dict(job.options)) == (7, {"budget": "1GiB"})
+    assert next(s for s in job.mixture.sources if s.name == "bridge").weight == 0.5
+    again = Job.from_dict(json.loads(json.dumps(job.to_dict())))
+    assert again == job
+
+
+@pytest.mark.parametrize("wrong", [{"seconds": 3, "steps": 3}, {"seconds": -1}, {"warmup": -1}])
+def test_settings_that_cannot_be_are_refused(wrong):
+    with pytest.raises(hr.UsageError):
+        BenchSettings(**wrong)
+
+
+# -- parts ---------------------------------------------------------------------------------------
+
+
+def test_half_a_line_of_a_killed_run_is_left_out(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a": ')
+    assert read_records(path) == [{"a": 1}, {"a": 2}]
+    assert read_records(tmp_path / "none") == []
+
+
+def test_runs_of_the_same_second_get_folders_of_their_own(tmp_path):
+    now = datetime(2026, 1, 2, 3, 4, 5)
+    names = [new_run(tmp_path, "x", now).name for _ in range(3)]
+    assert names == ["2026-01-02_03-04-05_x", "2026-01-02_03-04-05_x_2", "2026-01-02_03-04-05_x_3"]
+
+
+def test_what_is_no_number_is_null_in_json(tmp_path):
+    write_json(tmp_path / "x.json", {"a": float("nan"), "b": [float("inf"), 1.5]})
+    assert json.loads((tmp_path / "x.json").read_text()) == {"a": None, "b": [None, 1.5]}
+
+
+def test_memory_and_time_of_children_are_counted():
+    code = "x = bytearray(60_000_000); sum(range(3_000_000)); print('ready', flush=True); input()"
+    before, cpu = tree_memory(os.getpid()), tree_cpu_seconds(os.getpid())
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout.readline() == b"ready\n"
+        after = tree_memory(os.getpid())
+        assert child.pid in descendants(os.getpid())
+        assert tree_cpu_seconds(os.getpid()) > cpu
+        child.stdin.close()
+    assert after.anonymous - before.anonymous > 55_000_000
+    assert after.rss >= after.anonymous
+
+
+def test_the_machine_s_facts_are_json(tmp_path):
+    facts = json.loads(json.dumps(machine_facts(tmp_path)))
+    assert facts["cores_allowed"] >= 1
+    assert facts["versions"]["numpy"]
+    assert facts["disk"]["free_bytes"] > 0
