@@ -16,7 +16,7 @@ from tests.measure.made_runs import oxe29_names, write_made_run
 from headrace.measure.report import write_comparison
 
 OUT = Path(__file__).parent / "report.png"
-WIDTH, HEIGHT = 1120, 2050
+WIDTH, HEIGHT = 1120, 1985
 
 
 def main() -> None:

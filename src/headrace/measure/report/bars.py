@@ -12,6 +12,7 @@ from headrace.measure.report.svg import Drawing, shortened, wide
 __all__ = ["Row", "bar_chart", "dot_chart"]
 
 _TOP, _BOTTOM, _RIGHT = 66.0, 46.0, 140.0
+_GROUP = 32.0
 _LETTERS = 36
 
 
@@ -40,8 +41,8 @@ def bar_chart(
     y = _TOP
     for row in rows:
         if row.group:
-            drawing.text(0, y + 14, shortened(row.group, 100), "head", full=row.group)
-            y += 26
+            drawing.text(0, y + 20, shortened(row.group, 100), "head", full=row.group)
+            y += _GROUP
         middle = y + step / 2
         label = shortened(row.label, _LETTERS)
         drawing.text(across.start - 8, middle + 4, label, anchor="end", full=row.label)
@@ -102,13 +103,16 @@ def _paper(
     name: str, title: str, rows: Sequence[Row], step: float, x: Measure, more: float = 0.0
 ) -> tuple[Drawing, Axis]:
     groups = sum(bool(row.group) for row in rows)
-    height = _TOP + _BOTTOM + len(rows) * step + groups * 26 + more
+    height = _TOP + _BOTTOM + len(rows) * step + groups * _GROUP + more
     drawing = Drawing(name, WIDTH, height, title)
     drawing.text(0, 18, title, "head")
     longest = max((len(shortened(row.label, _LETTERS)) for row in rows), default=0)
     values = [v for row in rows for v in row.values if v is not None]
     left = max(wide("x" * longest) + 14, 80.0)
-    across = Axis.around(0.0, max(values, default=1.0), left, WIDTH - _RIGHT)
+    low = min(values, default=0.0)
+    # Bars begin at zero. Marks need not: where they lie close together, their differences show.
+    low = low - 0.1 * abs(low) if not x.from_zero and low > 0.4 * max(values) else 0.0
+    across = Axis.around(low, max(values, default=1.0), left, WIDTH - _RIGHT)
     foot = height - _BOTTOM + 6
     for value, words in across.ticks(x.words):
         drawing.rule((across.at(value), _TOP + more - 4), (across.at(value), foot))

@@ -15,7 +15,8 @@ __all__ = ["shares", "stages"]
 
 def shares(runs: Sequence[Run]) -> Plot:
     """Shares asked and served: bars for one run, markers for several."""
-    title, words = "Shares asked and served", Measure("share of samples", _fine)
+    title = "Shares asked and served"
+    words = Measure("share of samples", _fine, from_zero=len(runs) == 1)
     names = list(dict.fromkeys(name for run in runs for name in run.mixture))
     names.sort(key=lambda name: -max(_weight(run, name) for run in runs))
     if not names:
@@ -41,6 +42,7 @@ def shares(runs: Sequence[Run]) -> Plot:
     caption = "Markers: the share served by each run. Upright line: the share asked for" + (
         ", where all runs asked the same." if differ else "."
     )
+    caption += " The axis begins at zero only where the shares lie far apart."
     return Plot("shares", title, drawing, caption)
 
 
@@ -56,7 +58,9 @@ def stages(runs: Sequence[Run]) -> Plot:
     if not rows:
         return Plot("stages", title, None, "no run reports the times of its stages")
     silent = [run.label for run in runs if not run.stages]
-    drawing = bar_chart("stages", title, rows, ("busy", "waiting"), Measure("time", seconds))
+    drawing = bar_chart(
+        "stages", title, rows, ("busy", "waiting"), Measure("time", seconds, from_zero=True)
+    )
     caption = (
         "Seconds over all threads of a stage. The stage that is busy and never waits is the one "
         "that limits; the others wait for it."

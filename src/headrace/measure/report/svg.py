@@ -13,6 +13,8 @@ Point = tuple[float, float]
 #: Mean width of a letter, as a share of the font size. Estimated on the generous side, as fonts
 #: differ from browser to browser.
 _LETTER = 0.58
+#: Paper around a picture that stands alone.
+_EDGE = 14
 
 
 def escape(text: str, keep: str = "") -> str:
@@ -166,13 +168,15 @@ class Drawing:
     def render(self, standalone: bool = False) -> str:
         """The picture as an element for a page, or as a file of its own."""
         style = f"<style>{VARIABLES}{SVG_STYLE}</style>" if standalone else ""
-        paper = '<rect class="paper" width="100%" height="100%"/>' if standalone else ""
+        edge = _EDGE if standalone else 0
+        size = f'width="{_n(self.width + 2 * edge)}" height="{_n(self.height + 2 * edge)}"'
+        paper = f'<rect class="paper" x="{-edge}" y="{-edge}" {size}/>' if standalone else ""
         space = ' xmlns="http://www.w3.org/2000/svg"' if standalone else ""
         defs = f"<defs>{''.join(self._patterns.values())}</defs>" if self._patterns else ""
         title = escape(self.title)
         return (
             f'<svg{space} class="plot" role="img" aria-label="{title}" '
-            f'viewBox="0 0 {_n(self.width)} {_n(self.height)}">'
+            f'viewBox="{-edge} {-edge} {_n(self.width + 2 * edge)} {_n(self.height + 2 * edge)}">'
             f"<title>{title}</title>{style}{defs}{paper}{''.join(self._parts)}</svg>"
         )
 
