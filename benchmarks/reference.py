@@ -40,7 +40,7 @@ EXPERIMENTS: list[tuple[str, list[tuple[str, str]]]] = [
             (
                 "two halves of the same dataset",
                 "{mixtures}/two_copies.yaml root={data} loader.batch_size=128 "
-                f"sources.again.path={{data}}/language_table/0.0.1 {BOTH}",
+                f"sources.again.path={{data}}/language_table/0.1.0 {BOTH}",
             ),
             ("four datasets", f"{{mixtures}}/four.yaml root={{data}} loader.batch_size=128 {BOTH}"),
             ("29 datasets", f"{OXE} loader.batch_size=128 {BOTH}"),
@@ -81,7 +81,7 @@ EXPERIMENTS: list[tuple[str, list[tuple[str, str]]]] = [
             (
                 f"{size} threads each" if size else "shared pool",
                 "{mixtures}/two_copies.yaml root={data} loader.batch_size=128 "
-                "sources.again.path={data}/language_table/0.0.1 --backend tfdata "
+                "sources.again.path={data}/language_table/0.1.0 --backend tfdata "
                 f"tfdata.mixing.per_dataset_private_threadpool_size={size}",
             )
             for size in (0, 2, 64)

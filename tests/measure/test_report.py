@@ -627,7 +627,11 @@ def made_run(tmp_path, **values):
         ({"limit_ratio": 0.4}, "Reaches 40% of the decode limit"),
         ({"stall_s_per_step": 0.0001, "mean_s": 0.1}, "hardly waits"),
         ({"stall_s_per_step": 0.02, "mean_s": 0.1}, "waits 20 ms of 100 ms for data (20%)"),
-        ({"stall_s_per_step": 0.1, "mean_s": 0.1}, "Waiting for data is 100% of the step"),
+        ({"stall_s_per_step": 0.1, "mean_s": 0.1}, "waits 100 ms of 100 ms for data (100%)"),
+        (
+            {"stall_s_per_step": 0.1, "mean_s": 0.1, "simulated_step_ms": 0},
+            "Measured; the decode limit is not known",
+        ),
         ({"p50_s": 0.01, "p99_s": 0.5}, "one batch in a hundred takes 50 times"),
         ({"status": "failed", "cause": "killed, out of memory."}, "Failed: killed, out of memory."),
     ],

@@ -60,6 +60,7 @@ def summarise(
         "mean_s": float(steps.mean()) if len(steps) else None,
         **{f"p{p}_s": _percentile(steps, p) for p in (50, 90, 99)},
         "max_s": float(steps.max()) if len(steps) else None,
+        "simulated_step_ms": request["settings"]["compute_ms"],
         "import_s": measured.get("import_s"),
         "setup_s": measured.get("setup_s"),
         "first_batch_s": measured.get("first_batch_s"),

@@ -71,7 +71,7 @@ def run_once(
     folder.mkdir(parents=True, exist_ok=True)
     request = {
         "do": "run",
-        "name": begun.name,
+        "name": begun.name if folder == begun.folder else folder.name,
         "backend": backend,
         "shuffle": find_peer(backend).shuffle,
         "job": job.to_dict(),

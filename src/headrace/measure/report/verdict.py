@@ -15,7 +15,7 @@ _AT_LIMIT = 0.95
 _NEAR_LIMIT = 0.8
 #: A step that waits less than this share of its time is not starved (the design's target).
 _STARVED = 0.01
-#: A step that waits more than this has hardly any work of its own: a benchmark without a model.
+#: A step that waits more than this has hardly any work of its own.
 _NOTHING_ELSE = 0.85
 
 
@@ -75,8 +75,8 @@ def _waits(run: Run) -> str:
     part = stall / mean
     if part <= _STARVED:
         return "The training step hardly waits for data."
-    if part > _NOTHING_ELSE:
-        return f"Waiting for data is {share(part)} of the step."
+    if part > _NOTHING_ELSE and run.numbers.get("simulated_step_ms") == 0:
+        return ""  # there was no step that could wait
     return f"The training step waits {seconds(stall)} of {seconds(mean)} for data ({share(part)})."
 
 
