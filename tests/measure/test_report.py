@@ -629,15 +629,17 @@ def made_run(tmp_path, **values):
         ({"stall_s_per_step": 0.02, "mean_s": 0.1}, "waits 20 ms of 100 ms for data (20%)"),
         ({"stall_s_per_step": 0.1, "mean_s": 0.1}, "waits 100 ms of 100 ms for data (100%)"),
         (
-            {"stall_s_per_step": 0.1, "mean_s": 0.1, "simulated_step_ms": 0},
-            "Measured; the decode limit is not known",
+            {"stall_s_per_step": 0.1, "mean_s": 0.1, "simulated_step_ms": 0, "limit_ratio": 0.93},
+            "Near the decode limit (93%).",
         ),
         ({"p50_s": 0.01, "p99_s": 0.5}, "one batch in a hundred takes 50 times"),
         ({"status": "failed", "cause": "killed, out of memory."}, "Failed: killed, out of memory."),
     ],
 )
 def test_the_verdict_says_in_words_what_the_figures_mean(tmp_path, values, words):
-    assert words in run_verdict(made_run(tmp_path, **values))
+    said = run_verdict(made_run(tmp_path, **values))
+    assert words in said
+    assert ("waits" in said) == ("stall_s_per_step" in values and "simulated_step_ms" not in values)
 
 
 def test_repeats_whose_ranges_overlap_name_no_winner(tmp_path):

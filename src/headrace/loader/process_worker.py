@@ -6,6 +6,7 @@ Started by `process.SampleProcess` with three descriptors.
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import pickle
 import socket
@@ -62,8 +63,8 @@ class _Texts:
 
 def serve(parent: _Parent, about: int, memory: int) -> None:
     """Fill samples until the parent is gone."""
-    with open(f"/dev/fd/{about}", "rb") as file:  # opened anew: every process reads from the start
-        sources, settings, specs = pickle.load(file)
+    with mmap.mmap(about, 0, access=mmap.ACCESS_READ) as described:  # processes share its position
+        sources, settings, specs = pickle.loads(described)
     use_one_thread_per_call()
     size = slot_bytes(specs)
     slots: dict[int, Arrays] = {}  # by place; places are used again, so there are few
