@@ -16,6 +16,11 @@ __all__ = ["PEERS", "find_peer"]
 #: Name to module below this one.
 PEERS = {
     "headrace": "native",
+    "torch": "torch_dataloader",
+    "grain": "grain_catalog",
+    "grain_arrayrecord": "grain_arrayrecord",
+    "webdataset": "webdataset",
+    "mosaic": "mosaic_streaming",
 }
 
 
