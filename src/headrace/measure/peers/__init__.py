@@ -11,7 +11,7 @@ from headrace.config.values import nearest
 from headrace.errors import UsageError
 from headrace.measure.peers.peer import Peer
 
-__all__ = ["PEERS", "find_peer"]
+__all__ = ["NOT_RUN", "PEERS", "find_peer"]
 
 #: Name to module below this one.
 PEERS = {
@@ -23,9 +23,29 @@ PEERS = {
     "mosaic": "mosaic_streaming",
 }
 
+#: Rivals that are not run, and why. Looked at in November 2026.
+NOT_RUN = {
+    "lerobot": (
+        "lerobot 0.4.4 asks for torch < 2.11 and opencv-python-headless < 4.13, older than those "
+        "that headrace is tested with, and brings a robot's whole software (serial ports, "
+        "teleoperation, viewers) with its loader; that reads videos or Parquet of its own, so "
+        "frames would be encoded anew and the samples would not be the same"
+    ),
+    "dali": (
+        "nvidia-dali is published for CUDA only (424 MB, and as much again of libraries) and is "
+        "made to decode on a GPU, which the machine of these benchmarks does not have; its "
+        "TFRecord reader takes an Example whole, so of an RLDS episode every frame, not two"
+    ),
+}
+
 
 def find_peer(name: str) -> Peer:
     """A backend by its name."""
+    if name in NOT_RUN:
+        raise UsageError(
+            f"the backend {name!r} cannot be run: {NOT_RUN[name]}",
+            remedy=f"There are {', '.join(PEERS)}",
+        )
     if name not in PEERS:
         raise UsageError(
             f"there is no backend {name!r}",

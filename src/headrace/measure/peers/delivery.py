@@ -15,12 +15,25 @@ __all__ = ["Delivery", "child_processes"]
 
 
 def child_processes() -> set[int]:
-    """Numbers of the processes that this one has started and that still run."""
-    return {
-        int(number)
-        for task in Path("/proc/self/task").iterdir()
-        for number in (task / "children").read_text().split()
-    }
+    """Numbers of the processes that this one has started and that still run.
+
+    Without Python's resource tracker, which is started once and stays as long as the interpreter.
+    """
+    found: set[str] = set()
+    for task in Path("/proc/self/task").iterdir():
+        try:
+            numbers = (task / "children").read_text().split()
+        except OSError:  # a thread that has ended since
+            continue
+        found.update(number for number in numbers if not _is_tracker(number))
+    return {int(number) for number in found}
+
+
+def _is_tracker(number: str) -> bool:
+    try:
+        return b"resource_tracker" in Path(f"/proc/{number}/cmdline").read_bytes()
+    except OSError:  # gone
+        return True
 
 
 class Delivery:

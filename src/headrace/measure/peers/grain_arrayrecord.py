@@ -86,9 +86,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
 
     def start() -> Iterator[dict[str, Any]]:
         fetch = _Pairs([f"{part}.array_record" for part in parts], steps, stored.offsets)
-        return batches(
-            sources, weights, job.seed, job.batch_size, fetch, decoder.decode, **counts
-        )
+        return batches(sources, weights, job.seed, job.batch_size, fetch, decoder.decode, **counts)
 
     delivery = Delivery(stored.names, start, **counts)
     try:

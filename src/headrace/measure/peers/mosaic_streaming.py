@@ -60,19 +60,20 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     assert converted is not None
     options = {**_OPTIONS, **job.options}
     workers = job_threads(job) if options["workers"] is None else options["workers"]
-    streams = [
-        streaming.Stream(local=str(stored.part(converted, number)), proportion=weight)
-        for number, weight in enumerate(stored.weights(job))
-    ]
-    dataset: Any = streaming.StreamingDataset(
-        streams=streams,
-        batch_size=job.batch_size,
-        shuffle=True,
-        shuffle_seed=job.seed,
-        epoch_size=max(options["epoch_size"], sum(stored.pairs)),
-    )
+    parts = [str(stored.part(converted, number)) for number in range(len(stored.names))]
 
     def start() -> Iterator[dict[str, Any]]:
+        # Made here, so that only the iteration holds it: its shared memory is freed with it.
+        dataset = streaming.StreamingDataset(
+            streams=[
+                streaming.Stream(local=part, proportion=weight)
+                for part, weight in zip(parts, stored.weights(job), strict=True)
+            ],
+            batch_size=job.batch_size,
+            shuffle=True,
+            shuffle_seed=job.seed,
+            epoch_size=max(options["epoch_size"], sum(stored.pairs)),
+        )
         return endless(
             DataLoader(
                 dataset,
@@ -90,7 +91,6 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
         yield delivery
     finally:
         delivery.close()
-        del dataset
 
 
 PEER = Peer(

@@ -8,10 +8,10 @@ who decides on the order, who calls, and how a batch comes back.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 from headrace.decoding.frame import check_camera
@@ -109,8 +109,8 @@ class Samples:
         self.__dict__.update(state)
         self._own = threading.local()
 
-    def draws(self, picked: Sequence[tuple[int, int, int]]) -> Draws:
-        """Samples that someone else has picked, as (source, episode, t)."""
+    def draws(self, picked: npt.ArrayLike) -> Draws:
+        """Samples that someone else has picked: [n, 3], source, episode and t of each."""
         columns = np.array(picked, np.int64).reshape(-1, 3)
         zeros = np.zeros(len(columns), np.int64)
         source = columns[:, 0].astype(np.int32)

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.decoding.frame import FrameDecoder
+from headrace.decoding.header import Encoded
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.errors import UsageError
 from headrace.loader.opened import OpenedSource
@@ -43,7 +44,7 @@ _FREE_KEYS = ("weight", "val_split", "samples_per_episode")
 class EncodedPair(NamedTuple):
     """A sample as it is stored."""
 
-    frames: Sequence[bytes]
+    frames: Sequence[Encoded]
     about: bytes  #: numbers, then language and robot with a NUL between them
 
 

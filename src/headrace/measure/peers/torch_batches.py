@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.measure.peers.stored import EncodedPair, PairDecoder
-from headrace.measure.peers.torch_memory import with_frames
+from headrace.measure.peers.torch_memory import numpy_frames, with_frames
 
-__all__ = ["Collate", "endless", "numpy_frames"]
+__all__ = ["Collate", "endless"]
 
 
 class Collate:
@@ -24,11 +24,6 @@ class Collate:
         ]
         shape = self._decoder.shape(len(pairs))
         return with_frames(shape, lambda frames: self._decoder.decode(pairs, frames))
-
-
-def numpy_frames(batch: dict[str, Any]) -> dict[str, Any]:
-    """A batch with its frames as an array; nothing is copied."""
-    return {**batch, "frames": batch["frames"].numpy()}
 
 
 def endless(loader: Any) -> Iterator[dict[str, Any]]:

@@ -25,13 +25,13 @@ from headrace.measure.job import Job
 from headrace.measure.peers.delivery import Delivery
 from headrace.measure.peers.peer import Peer
 from headrace.measure.peers.samples import Samples, job_threads
-from headrace.measure.peers.torch_memory import with_frames
+from headrace.measure.peers.torch_memory import as_it_is, numpy_frames, with_frames
 
 __all__ = ["PEER"]
 
 _OPTIONS: dict[str, Any] = {
     "workers": None,  # as many as CPUs: DataLoader's own "suggested max number of worker"
-    "prefetch_factor": 2,  # DataLoader's default; 4 was not faster (docs of this module's PEER)
+    "prefetch_factor": 2,  # DataLoader's default
 }
 
 
@@ -62,14 +62,6 @@ class _Batches:
         return (list(range(first, first + self._size)) for first in count(0, self._size))
 
 
-def _as_it_is(batch: dict[str, Any]) -> dict[str, Any]:
-    return batch
-
-
-def _numpy(batch: dict[str, Any]) -> dict[str, Any]:
-    return {**batch, "frames": batch["frames"].numpy()}
-
-
 @contextmanager
 def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     from torch.utils.data import DataLoader
@@ -86,11 +78,11 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
             dataset,
             batch_sampler=batches,
             num_workers=workers,
-            collate_fn=_as_it_is,
+            collate_fn=as_it_is,
             persistent_workers=workers > 0,
             prefetch_factor=options["prefetch_factor"] if workers else None,
         )
-        return map(_numpy, iter(loader))
+        return map(numpy_frames, iter(loader))
 
     delivery = Delivery(samples.names, start, threads=workers, workers=workers)
     try:

@@ -22,7 +22,8 @@ from headrace.measure.peers.delivery import Delivery
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
 from headrace.measure.peers.stored import Converter, PairDecoder, Stored, refuse_drawn_starts
-from headrace.measure.peers.torch_batches import Collate, numpy_frames
+from headrace.measure.peers.torch_batches import Collate
+from headrace.measure.peers.torch_memory import as_it_is, numpy_frames
 
 __all__ = ["PEER"]
 
@@ -89,6 +90,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
             mixed,
             batch_size=None,
             num_workers=workers,
+            collate_fn=as_it_is,  # without one, arrays would be made tensors
             prefetch_factor=options["prefetch_factor"] if workers else None,
         )
         return map(numpy_frames, loader)
