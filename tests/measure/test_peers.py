@@ -1,6 +1,7 @@
 """Every backend of a benchmark delivers the same samples in the same shape, and ends cleanly."""
 
 import itertools
+import sys
 import threading
 from collections import Counter
 from contextlib import contextmanager
@@ -210,6 +211,17 @@ def test_starts_are_drawn_anew_or_refused(peer, data, folders):
     assert len({frozenset(each) for each in passes}) > 1
 
 
+def test_an_option_that_a_backend_does_not_have_is_an_error(peer, data, folders):
+    if peer.name == "headrace":  # its options are the loader's own
+        return
+    job = make_job(data, options={"wrokers": 3})
+    with (
+        pytest.raises(UsageError, match=r"has no option 'wrokers'.*workers"),
+        peer.open(job, folders(peer)),
+    ):
+        pass
+
+
 def test_torch_has_the_native_order_to_the_byte(data, folders):
     pytest.importorskip("torch")
     job = make_job(data, seed=5)
@@ -294,6 +306,12 @@ def test_a_backend_that_is_not_installed_is_named_with_the_command_that_installs
     for name in PEERS:
         assert find_peer(name).name == name
         assert find_peer(name).install.startswith("pip install ")
+
+
+def test_a_framework_that_cannot_be_imported_says_so(data, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "streaming", None)
+    with pytest.raises(UsageError, match=r"cannot be imported: .*torchvision"):
+        find_peer("mosaic").convert(make_job(data), tmp_path)
 
 
 def test_an_unknown_backend_and_one_that_cannot_run_say_what_there_is():

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from headrace.config.values import nearest
+from headrace.errors import UsageError
 from headrace.loader import Batch
+from headrace.measure.job import Job
 
-__all__ = ["Delivery", "child_processes"]
+__all__ = ["Delivery", "checked_options", "child_processes"]
 
 
 def child_processes() -> set[int]:
@@ -34,6 +37,17 @@ def _is_tracker(number: str) -> bool:
         return b"resource_tracker" in Path(f"/proc/{number}/cmdline").read_bytes()
     except OSError:  # gone
         return True
+
+
+def checked_options(job: Job, backend: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's options over the backend's defaults; `UsageError` if it has no such option."""
+    for name in job.options:
+        if name not in known:
+            raise UsageError(
+                f"the backend {backend!r} has no option {name!r}",
+                remedy=f"{nearest(name, known)}There are {', '.join(known)}",
+            )
+    return {**known, **job.options}
 
 
 class Delivery:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from headrace.measure.job import Job
-from headrace.measure.peers.delivery import Delivery
+from headrace.measure.peers.delivery import Delivery, checked_options
 from headrace.measure.peers.grain_pipeline import OPTIONS, Item, ItemSource, batches, counts_of
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
@@ -61,7 +61,8 @@ class _Pairs:
     def __call__(self, item: Item) -> EncodedPair:
         first = int(self._first[item.source][item.episode]) + item.start
         last = first + self._offsets[item.source]
-        one, two = self._records[item.source].__getitems__([first, last])
+        # One by one: `__getitems__` starts a pool of threads in each call.
+        one, two = self._records[item.source][first], self._records[item.source][last]
         return EncodedPair((_frame(one), _frame(two)), one[4 : 4 + _LENGTH.unpack_from(one)[0]])
 
 
@@ -73,7 +74,8 @@ def _frame(record: bytes) -> memoryview:
 def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     stored = Stored.load(converted, job)
     assert converted is not None
-    counts = counts_of({**OPTIONS, **job.options}, job_threads(job))
+    options = checked_options(job, "grain_arrayrecord", OPTIONS)
+    counts = counts_of(options, job_threads(job))
     parts = [stored.part(converted, number) for number in range(len(stored.names))]
     steps = [np.load(f"{part}.steps.npy") for part in parts]
     items = [

@@ -1,6 +1,7 @@
 """Grain over the catalogs: `MapDataset` all the way, batches filled by threads of this process.
 
-Threads or processes: see `OPTIONS` of `grain_pipeline`.
+Frames and fields are read by the native reader into the batch, so nothing is copied. Threads up to
+four CPUs, worker processes beyond: `grain_pipeline.counts_of` says why.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.measure.job import Job
-from headrace.measure.peers.delivery import Delivery
+from headrace.measure.peers.delivery import Delivery, checked_options
 from headrace.measure.peers.grain_pipeline import OPTIONS, Item, ItemSource, batches, counts_of
 from headrace.measure.peers.peer import Peer
 from headrace.measure.peers.samples import Samples, job_threads
@@ -36,7 +37,8 @@ def _as_it_is(item: Item) -> Item:
 @contextmanager
 def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     del converted
-    counts = counts_of({**OPTIONS, **job.options}, job_threads(job))
+    options = checked_options(job, "grain", OPTIONS)
+    counts = counts_of(options, job_threads(job))
     samples = Samples(job)
     sources = [ItemSource(number, items) for number, items in enumerate(samples.items)]
 

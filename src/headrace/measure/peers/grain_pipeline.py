@@ -20,12 +20,15 @@ OPTIONS: dict[str, Any] = {
     # Threads that fill batches, in each process; None: as many as CPUs without processes, else 1
     # (the documentation advises against many where reading is not what takes the time).
     "threads": None,
-    # Worker processes (`mp_prefetch`); 0: threads only.
-    "workers": 0,
+    # Worker processes (`mp_prefetch`); 0: threads only; None: see `counts_of`.
+    "workers": None,
     # Batches on their way for each thread. Grain's own default, 500 elements, is meant for records
     # of a few KiB and would be 12 GB of batches; 2 is what torch's DataLoader has.
     "prefetch": 2,
 }
+
+
+_MOST_THREADS = 4  # without processes; see `counts_of`
 
 
 class Item(NamedTuple):
@@ -100,9 +103,16 @@ def batches(
 
 
 def counts_of(options: dict[str, Any], cpus: int) -> dict[str, int]:
-    """Threads, workers and prefetch of a pipeline, with the defaults filled in."""
-    workers = options["workers"]
-    threads = options["threads"]
+    """Threads, workers and prefetch of a pipeline, with the defaults filled in.
+
+    Processes are what the documentation advises where the interpreter lock binds; every batch is
+    then copied to shared memory. On two CPUs threads gave 540 samples for a second of CPU time,
+    processes 425, and half the memory. The lock binds from about four CPUs on: measured with the
+    native loader (`docs/decisions/2026-11-15-processes.md`), not with Grain.
+    """
+    threads, workers = options["threads"], options["workers"]
+    if workers is None:
+        workers = 0 if cpus <= _MOST_THREADS else cpus
     if threads is None:
         threads = 1 if workers else cpus
     return {"threads": threads, "workers": workers, "prefetch": options["prefetch"]}

@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from headrace.errors import UsageError
 from headrace.measure.job import Job
-from headrace.measure.peers.delivery import Delivery
+from headrace.measure.peers.delivery import Delivery, checked_options
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
 from headrace.measure.peers.stored import Converter, PairDecoder, Stored, refuse_drawn_starts
@@ -34,10 +35,21 @@ _OPTIONS: dict[str, Any] = {
 }
 
 
-def _convert(job: Job, folder: Path) -> Conversion:
-    import streaming
+def _streaming() -> Any:
+    """The module; what it needs may be installed and not work, as torchvision for another torch."""
+    try:
+        import streaming
+    except Exception as error:
+        raise UsageError(
+            f"MosaicML Streaming is installed but cannot be imported: {error}",
+            remedy="It imports torchvision, which must be built for the torch that is installed",
+        ) from error
+    return streaming
 
+
+def _convert(job: Job, folder: Path) -> Conversion:
     refuse_drawn_starts(job, "MosaicML Streaming")
+    streaming = _streaming()
     converter = Converter(job)
     stored = converter.stored
     columns = {f"{place}.frame": "bytes" for place in range(stored.frames)}
@@ -52,13 +64,13 @@ def _convert(job: Job, folder: Path) -> Conversion:
 
 @contextmanager
 def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
-    import streaming
     from torch.utils.data import DataLoader
 
     refuse_drawn_starts(job, "MosaicML Streaming")
+    streaming = _streaming()
     stored = Stored.load(converted, job)
     assert converted is not None
-    options = {**_OPTIONS, **job.options}
+    options = checked_options(job, "mosaic", _OPTIONS)
     workers = job_threads(job) if options["workers"] is None else options["workers"]
     parts = [str(stored.part(converted, number)) for number in range(len(stored.names))]
 

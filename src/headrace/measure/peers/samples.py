@@ -32,6 +32,8 @@ __all__ = ["Samples", "job_threads"]
 
 Ints = NDArray[np.int64]
 
+_NO_LIMIT = 1 << 50  # bytes: rivals have no memory budget
+
 
 def job_threads(job: Job) -> int:
     """Threads or processes that a backend may use: as the job says, else all allowed CPUs."""
@@ -49,7 +51,7 @@ def settings_of(job: Job) -> Settings:
         action_chunk=None,
         threads=job.threads,
         processes=False,
-        budget=None,
+        budget=_NO_LIMIT,
         keep_free=0,
         resize="bilinear",
         on_error="raise",

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from headrace.measure.job import Job
-from headrace.measure.peers.delivery import Delivery
+from headrace.measure.peers.delivery import Delivery, checked_options
 from headrace.measure.peers.peer import Peer
 from headrace.measure.peers.samples import Samples, job_threads
 from headrace.measure.peers.torch_memory import as_it_is, numpy_frames, with_frames
@@ -67,7 +67,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     from torch.utils.data import DataLoader
 
     del converted
-    options = {**_OPTIONS, **job.options}
+    options = checked_options(job, "torch", _OPTIONS)
     samples = Samples(job)
     workers = job_threads(job) if options["workers"] is None else options["workers"]
     dataset: Any = _Draws(samples)

@@ -7,6 +7,8 @@ of encoded samples, and batches are made in the workers. Not done is what the do
 training on many nodes, another shuffle of decoded samples across workers: it would copy every batch
 twice.
 
+The order depends on the clock and on process numbers: the job's seed has no part in it.
+
 Both frames of a pair are stored, so nearly every frame is on disk twice.
 """
 
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.measure.job import Job
-from headrace.measure.peers.delivery import Delivery
+from headrace.measure.peers.delivery import Delivery, checked_options
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
 from headrace.measure.peers.stored import Converter, PairDecoder, Stored, refuse_drawn_starts
@@ -66,20 +68,19 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     refuse_drawn_starts(job, "WebDataset")
     stored = Stored.load(converted, job)
     assert converted is not None
-    options = {**_OPTIONS, **job.options}
+    options = checked_options(job, "webdataset", _OPTIONS)
     workers = job_threads(job) if options["workers"] is None else options["workers"]
     parts = [
         webdataset.WebDataset(
             sorted(str(path) for path in stored.part(converted, number).glob("*.tar")),
             resampled=True,
             shardshuffle=False,
-            seed=job.seed + number,
         )
         for number in range(len(stored.names))
     ]
     mixed = webdataset.DataPipeline(
         webdataset.RandomMix(parts, probs=stored.weights(job)),
-        webdataset.shuffle(options["shuffle"], seed=job.seed),
+        webdataset.shuffle(options["shuffle"]),
         webdataset.batched(
             job.batch_size, collation_fn=Collate(PairDecoder(stored, job), stored.frames)
         ),
