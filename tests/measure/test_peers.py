@@ -15,10 +15,10 @@ from headrace.decoding.resize import resize_into
 from headrace.errors import UsageError
 from headrace.measure.job import Job
 from headrace.measure.peers import NOT_RUN, PEERS, find_peer
+from headrace.measure.peers.converter import Converter
 from headrace.measure.peers.delivery import child_processes
 from headrace.measure.peers.peer import Peer, check_installed
 from headrace.measure.peers.samples import Samples
-from headrace.measure.peers.stored import Converter
 from headrace.testing import synthesize
 
 # Small pictures as JPEG and PNG, code points, a robot that is named, texts, no state.

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from headrace.measure.job import Job
+from headrace.measure.peers.converter import Converter
 from headrace.measure.peers.delivery import Delivery, checked_options
 from headrace.measure.peers.grain_pipeline import OPTIONS, Item, ItemSource, batches, counts_of
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
-from headrace.measure.peers.stored import Converter, EncodedPair, PairDecoder, Stored
+from headrace.measure.peers.stored import EncodedPair, PairDecoder, Stored
 from headrace.sampling.items import SourceItems
 from headrace.sampling.windows import valid_starts
 

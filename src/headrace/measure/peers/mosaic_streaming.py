@@ -18,10 +18,11 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.measure.job import Job
+from headrace.measure.peers.converter import Converter, refuse_drawn_starts
 from headrace.measure.peers.delivery import Delivery, checked_options
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
-from headrace.measure.peers.stored import Converter, PairDecoder, Stored, refuse_drawn_starts
+from headrace.measure.peers.stored import PairDecoder, Stored
 from headrace.measure.peers.torch_batches import Collate, endless
 
 __all__ = ["PEER"]

@@ -1,19 +1,17 @@
 """Samples in a rival's own format: what is written, and how a batch is made of it.
 
 Frames keep the encoding they have in the dataset, so every backend decodes the same bytes with the
-same decoder. What goes with a sample is one record: numbers of a fixed layout (`About.dtype`),
+same decoder. What goes with a sample is one record: numbers of a fixed layout (`Stored.dtype`),
 then the texts.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,20 +21,13 @@ from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.header import Encoded
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.errors import UsageError
-from headrace.loader.opened import OpenedSource
-from headrace.loader.plan import Sample, read_lines
 from headrace.measure.job import Job
-from headrace.measure.peers.peer import Conversion
-from headrace.measure.peers.samples import Samples, settings_of
-from headrace.reading.local import FileLeases, shared_files
-from headrace.sampling.hashed import name_key
-from headrace.sampling.items import SourceItems
+from headrace.measure.peers.samples import settings_of
 from headrace.sampling.weights import resolve_weights
 
-__all__ = ["Converter", "EncodedPair", "PairDecoder", "Stored", "refuse_drawn_starts"]
+__all__ = ["EncodedPair", "PairDecoder", "Stored", "what_is_stored"]
 
 _ABOUT = "converted.json"
-_CHUNK = 1024  # samples planned at once; bounds the memory of a conversion
 #: Source keys that do not change what is stored.
 _FREE_KEYS = ("weight", "val_split", "samples_per_episode")
 
@@ -90,7 +81,7 @@ class Stored:
         values = json.loads((folder / _ABOUT).read_text("utf-8"))
         lists = {key: tuple(value) for key, value in values.items() if isinstance(value, list)}
         stored = Stored(**{**values, **lists})
-        if stored.mixture != _what_is_stored(job):
+        if stored.mixture != what_is_stored(job):
             raise UsageError(
                 f"the converted data in {folder} are of another mixture",
                 remedy="Convert this one into a folder of its own",
@@ -107,7 +98,7 @@ class Stored:
         return resolve_weights(asked, lengths or self.pairs, self.names)
 
 
-def _what_is_stored(job: Job) -> dict[str, Any]:
+def what_is_stored(job: Job) -> dict[str, Any]:
     """The mixture as far as it matters for what is stored, as JSON has it."""
     values = job.mixture.to_dict()
     active = {source.name for source in job.mixture.active}
@@ -117,118 +108,6 @@ def _what_is_stored(job: Job) -> dict[str, Any]:
         if source["name"] in active
     ]
     return values
-
-
-def refuse_drawn_starts(job: Job, backend: str) -> None:
-    """`UsageError` where a pass takes N random starts an episode.
-
-    A format of finished samples cannot draw starts anew in each pass.
-    """
-    for source in job.mixture.active:
-        if source.samples_per_episode:
-            raise UsageError(
-                f"samples_per_episode is {source.samples_per_episode}, and {backend} stores "
-                "finished samples: it cannot draw other starts in each pass",
-                dataset=source.name,
-                remedy="Compare it with all pairs (samples_per_episode: 0)",
-            )
-
-
-class Converter:
-    """Reads samples encoded, one after the other, from the catalogs."""
-
-    def __init__(self, job: Job) -> None:
-        self._begun = perf_counter()
-        # Everything is stored; what a job leaves out it does not read.
-        everything = Job(**{**job.__dict__, "metadata": "full"})
-        self.samples = samples = Samples(everything)
-        self._files = shared_files()
-        self._leases = FileLeases(self._files, self._files.max_open // 2)
-        self.stored = Stored(
-            mixture=_what_is_stored(job),
-            names=samples.names,
-            channels=tuple(source.camera.shape[-1] for source in samples.sources),
-            offsets=tuple(source.k for source in samples.sources),
-            pairs=tuple(int(items.counts.sum()) for items in samples.items),
-            frames=len(samples.sources[0].offsets),
-            action=samples.specs["action"].shape[1],
-            state=samples.specs["state"].shape[1],
-        )
-
-    def shuffled(self, source: int) -> Iterator[EncodedPair]:
-        """All pairs of a source, each once, in a random order."""
-        pairs = SourceItems(self.samples.items[source].counts)
-        key = name_key(self.samples.names[source])
-        for first in range(0, pairs.length, _CHUNK):
-            numbers = np.arange(first, min(first + _CHUNK, pairs.length))
-            episodes, starts = pairs.locate(numbers, key)
-            for sample in self._planned(source, episodes, starts):
-                yield EncodedPair(self._frames(sample), self._about(sample))
-
-    def steps(self, source: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """All steps of a source in order: episode, frame, and what goes with the pair from it on.
-
-        The latter is empty where no pair starts: near the end of an episode.
-        """
-        camera = self.samples.sources[source].camera.key
-        catalog = self.samples.sources[source].catalog
-        for number, episode in enumerate(self.samples.episodes[source].tolist()):
-            steps = np.arange(int(catalog.steps[episode]))
-            starts = np.arange(int(self.samples.items[source].counts[number]))
-            pairs = self._planned(source, np.full(len(starts), number), starts)
-            shards, offsets, lengths = catalog.places(
-                np.full(len(steps), episode), steps[:, None], camera
-            )
-            fd = self._leases[catalog.shard_file(int(shards[0]))] if len(shards) else -1
-            for t in steps.tolist():
-                frame = os.pread(fd, int(lengths[t, 0]), int(offsets[t, 0]))
-                yield number, frame, self._about(pairs[t]) if t < len(starts) else b""
-
-    def finish(self, folder: Path) -> Conversion:
-        """The folder is complete."""
-        self.stored.save(folder)
-        self._leases.close()
-        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        return Conversion(perf_counter() - self._begun, size)
-
-    def _planned(
-        self, source: int, episodes: NDArray[np.int64], starts: NDArray[np.int64]
-    ) -> list[Sample]:
-        columns = [np.full(len(starts), source), episodes, starts]
-        draws = self.samples.draws(np.stack(columns, axis=1))
-        return read_lines(self.samples.lines(draws))
-
-    def _fd(self, sample: Sample) -> tuple[int, OpenedSource]:
-        source = self.samples.sources[sample.source]
-        return self._leases[source.catalog.shard_file(sample.shard)], source
-
-    def _frames(self, sample: Sample) -> list[bytes]:
-        fd, _ = self._fd(sample)
-        return [
-            os.pread(fd, length, offset)
-            for offset, length in zip(sample.offsets, sample.lengths, strict=True)
-        ]
-
-    def _about(self, sample: Sample) -> bytes:
-        """As `SampleReader` fills the fields of a row."""
-        fd, source = self._fd(sample)
-        t = sample.start
-        row = np.zeros((), self.stored.dtype)
-        row["episode_id"] = sample.shard << 32 | sample.record
-        row["dataset"], row["frame_idx"], row["offset"] = sample.source, t, source.k
-        if source.action:
-            values = source.action.read(fd, sample.action, source.k, sample.episode, t)
-            row["action"][: source.action.dim] = np.add.reduce(values, axis=0)
-        if source.state:
-            values = source.state.read(fd, sample.state, 1, sample.episode, t)
-            row["state"][: source.state.dim] = values[0]
-        language = ""
-        if source.language:
-            language = source.language.read(
-                fd, sample.text, sample.text_size, sample.episode, sample.steps, t
-            )
-        robot = source.robot[sample.episode] if source.robot else ""
-        return row.tobytes() + f"{language}\0{robot}".encode("utf-8", "surrogatepass")
 
 
 class PairDecoder:

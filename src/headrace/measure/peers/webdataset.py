@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.measure.job import Job
+from headrace.measure.peers.converter import Converter, refuse_drawn_starts
 from headrace.measure.peers.delivery import Delivery, checked_options
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
-from headrace.measure.peers.stored import Converter, PairDecoder, Stored, refuse_drawn_starts
+from headrace.measure.peers.stored import PairDecoder, Stored
 from headrace.measure.peers.torch_batches import Collate
 from headrace.measure.peers.torch_memory import as_it_is, numpy_frames
 
