@@ -27,14 +27,14 @@ PEERS = {
 NOT_RUN = {
     "lerobot": (
         "lerobot 0.4.4 asks for torch < 2.11 and opencv-python-headless < 4.13, older than those "
-        "that headrace is tested with, and brings a robot's whole software (serial ports, "
-        "teleoperation, viewers) with its loader; that reads videos or Parquet of its own, so "
-        "frames would be encoded anew and the samples would not be the same"
+        "that headrace is tested with (beside torch 2.13 pip falls back to 0.3.2), and brings "
+        "serial ports, teleoperation, a viewer and wandb with its loader; that one reads videos or "
+        "Parquet of its own, so the frames to decode would be other bytes than those of the rest"
     ),
     "dali": (
-        "nvidia-dali is published for CUDA only (424 MB, and as much again of libraries) and is "
-        "made to decode on a GPU, which the machine of these benchmarks does not have; its "
-        "TFRecord reader takes an Example whole, so of an RLDS episode every frame, not two"
+        "nvidia-dali is published as CUDA builds only (2.4.0: a wheel of 424 MB beside NVIDIA's "
+        "codec libraries), and these benchmarks run without a GPU (its CPU-only mode was not "
+        "tried); its TFRecord reader parses an Example whole: of an RLDS episode every frame"
     ),
 }
 
