@@ -16,6 +16,7 @@ __all__ = ["PEERS", "find_peer"]
 #: Name to module below this one.
 PEERS = {
     "headrace": "native",
+    "tfdata": "tfdata",
 }
 
 
