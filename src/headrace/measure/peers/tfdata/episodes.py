@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from headrace.formats.features import STEPS, Field
@@ -24,6 +25,10 @@ class EpisodeReader:
         self._sources = sources
         self._builder = tfds.builder_from_directory(source.folder)
         self._features = self._builder.info.features
+        self._fields = [source.camera]  # the camera is the first
+        if full:
+            numbers = [each.field for each in (source.action, source.state) if each]
+            self._fields += numbers + ([source.language] if source.language else [])
         self._shards = source.shards or tuple(
             name for split in self._builder.info.splits.values() for name in split.filenames
         )
@@ -55,32 +60,50 @@ class EpisodeReader:
                 read.decode_parallelism, self._sources
             ),
         )
-        return self._builder.as_dataset(
-            split=self._source.split,
-            shuffle_files=shuffle_files,
-            read_config=config,
-            decoders=self._decoders(),
-        )
+        with warnings.catch_warnings():
+            # TFDS asks for an order also where shards are read one after the other.
+            warnings.filterwarnings("ignore", message="The `deterministic` argument")
+            return self._builder.as_dataset(
+                split=self._source.split,
+                shuffle_files=shuffle_files,
+                read_config=config,
+                decoders=self._decoders(),
+            )
 
-    def tensors(self, episode: Any) -> dict[str, Any]:
-        """What TFDS gives for an episode -> frames, numbers, texts of all its steps."""
+    def steps(self, episode: Any) -> dict[str, Any]:
+        """The fields of all steps that samples need, by their keys, where steps came undecoded."""
+        found = {field.key: get(episode[STEPS], self._path(field)) for field in self._fields}
+        for field in self._fields[1:]:
+            if field.encoding:  # what TFDS would have undone, had it not been told to skip steps
+                feature = get(self._features[STEPS].feature, self._path(field))
+                found[field.key] = feature.decode_batch_example(found[field.key])
+        return found
+
+    def decoded_steps(self, episode: Any) -> Any:
+        """The same as a dataset of one element, where TFDS decodes step by step."""
+        # Other fields may be of different shapes from step to step: they do not go into a tensor.
+        chosen = episode[STEPS].map(
+            lambda step: {field.key: get(step, self._path(field)) for field in self._fields}
+        )
+        # `take` keeps tf.data from fusing map and batch, which would map so many steps.
+        return chosen.take(_ALL_STEPS).batch(_ALL_STEPS)
+
+    def tensors(self, episode: Any, steps: dict[str, Any]) -> dict[str, Any]:
+        """Frames, numbers and texts of all steps, and what the episode says of itself."""
         import tensorflow as tf
 
-        steps = episode[STEPS]
-        if not self._options.tfds_read.skip_steps_decoding:
-            steps = tf.data.experimental.get_single_element(steps.batch(_ALL_STEPS))
         source = self._source
-        frames = get(steps, self._path(source.camera))
+        frames = steps[source.camera.key]
         found = {"frames": frames}
         if not self._full:
             return found
         for name, numbers in (("action", source.action), ("state", source.state)):
             if numbers:
-                values = tf.cast(self._values(steps, numbers.field), tf.float32)
+                values = tf.cast(steps[numbers.field.key], tf.float32)
                 flat = tf.reshape(values, [tf.shape(frames)[0], numbers.field.width])
                 found[name] = flat[:, : numbers.width]
         if source.language:
-            values = self._values(steps, source.language)
+            values = steps[source.language.key]
             found["language"] = values if source.language.is_string else _as_text(values)
         found["robot"] = tf.constant("")
         if source.robot:
@@ -91,14 +114,6 @@ class EpisodeReader:
     def _path(self, field: Field) -> tuple[str, ...]:
         """Where a step's field lies below `steps`."""
         return path_of(self._features[STEPS].feature, field.name)
-
-    def _values(self, steps: Any, field: Field) -> Any:
-        """A field of all steps, decoded where TFDS was told not to."""
-        path = self._path(field)
-        values = get(steps, path)
-        if self._options.tfds_read.skip_steps_decoding and field.encoding:
-            values = get(self._features[STEPS].feature, path).decode_batch_example(values)
-        return values
 
     def _episode_id(self, tfds_id: Any) -> Any:
         """TFDS's `file__record` as the loader's number: shard << 32 | record."""
@@ -133,12 +148,8 @@ class EpisodeReader:
         import tensorflow_datasets as tfds
 
         source, inner = self._source, self._features[STEPS].feature
-        fields = [source.camera]
-        if self._full:
-            fields += [numbers.field for numbers in (source.action, source.state) if numbers]
-            fields += [source.language] if source.language else []
         steps: dict[str, Any] = {}
-        for field in fields:
+        for field in self._fields:
             put(steps, self._path(field), get(inner, self._path(field)))
         needed: dict[str, Any] = {STEPS: tfds.features.Dataset(steps)}
         if self._full and source.robot:

@@ -72,7 +72,11 @@ def with_options(dataset: Any, options: Options, threads: int | None) -> Any:
     import tensorflow as tf
 
     settings = tf.data.Options()
-    settings.deterministic = options.pipeline.deterministic
+    # Where TFDS decodes the steps of an episode it does so in parallel, and without an order the
+    # steps themselves would change places.
+    settings.deterministic = (
+        options.pipeline.deterministic or not options.tfds_read.skip_steps_decoding
+    )
     # One image is decoded by one thread: kernels that split it further only wait for each other.
     settings.threading.max_intra_op_parallelism = 1
     pool = options.mixing.per_dataset_private_threadpool_size or threads or 0

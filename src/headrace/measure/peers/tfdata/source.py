@@ -37,19 +37,23 @@ def source_dataset(
     if prefetch.episode_queue_buffer:
         episodes = episodes.prefetch(prefetch.episode_queue_buffer)
 
-    def decoded_tensors(episode: Any) -> dict[str, Any]:
-        found = reader.tensors(episode)
+    def columns(draw: Any, episode: Any, steps: Any) -> Any:
+        found = reader.tensors(episode, steps)
         if reader.gives_pixels:
             found["frames"] = fit(found["frames"], shape.size)
         elif not pipeline.emit_encoded_pairs:
             # AUTOTUNE is not for loops inside a function; ten is TensorFlow's own default.
             parallel = transform if transform > 0 else 10
             found["frames"] = decode_all(found["frames"], shape.size, parallel)
-        return found
+        return cut(found, source, number, shape, draw)
 
     def samples(draw: Any, episode: Any) -> Any:
-        columns = cut(decoded_tensors(episode), source, number, shape, draw)
-        found = tf.data.Dataset.from_tensor_slices(columns)
+        if options.tfds_read.skip_steps_decoding:
+            made = columns(draw, episode, reader.steps(episode))
+            found = tf.data.Dataset.from_tensor_slices(made)
+        else:
+            whole = reader.decoded_steps(episode)
+            found = whole.map(lambda steps: columns(draw, episode, steps)).unbatch()
         if shuffle.intra_episode_buffer:
             found = found.shuffle(shuffle.intra_episode_buffer, seed=draw * 1000 + seed)
         return found
