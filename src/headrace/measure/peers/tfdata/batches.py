@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -33,19 +35,18 @@ class TfdataBatches:
         self.names = tuple(each.name for each in self._described)
         self.shares = shares(self._described)
         _start_tensorflow()
-        self._shape = Shape.of(
-            self._described, job.image_size, _MODES.get(mode, mode), job.seed
-        )
+        self._shape = Shape.of(self._described, job.image_size, _MODES.get(mode, mode), job.seed)
         self._datasets: Any = None
         self._iterator: Iterator[dict[str, Any]] | None = None
         self._mixer: PythonMixer | None = None
         self._drawn = 0
+        self._turn = 0  # of iterators; those of an earlier turn have ended
 
     def __iter__(self) -> Iterator[Batch]:
         if self._iterator is None or not self.options.iterator.persistent:
             self._stop()
             self._iterator = self._start()
-        return self._batches(self._iterator)
+        return self._batches(self._turn)
 
     def figures(self) -> Mapping[str, Any]:
         """Threads of tf.data are those of its pool; a source's own are not counted."""
@@ -95,32 +96,36 @@ class TfdataBatches:
         return found
 
     def _stop(self) -> None:
-        # tf.data ends a pipeline's threads when its iterator is collected.
+        self._turn += 1
         if self._mixer is not None:
             self._mixer.close()
+        # tf.data ends the threads of a pipeline when its iterator is collected: nobody else may
+        # have a reference to it.
         self._iterator = self._mixer = None
 
-    def _batches(self, iterator: Iterator[dict[str, Any]]) -> Iterator[Batch]:
-        for columns in iterator:
-            count = len(columns["frames"])
-            draws = np.arange(self._drawn, self._drawn + count)
-            self._drawn += count
-            texts = {
-                name: [text.decode("utf-8", "replace") for text in columns.pop(name).tolist()]
-                for name in ("language", "robot")
-                if name in columns
-            }
-            yield Batch(names=self.names, draws=draws, **columns, **texts)
+    def _batches(self, turn: int) -> Iterator[Batch]:
+        while self._turn == turn and self._iterator is not None:
+            columns = next(self._iterator, None)
+            if columns is None:
+                return
+            yield self._batch(columns)
+
+    def _batch(self, columns: dict[str, Any]) -> Batch:
+        count = len(columns["frames"])
+        draws = np.arange(self._drawn, self._drawn + count)
+        self._drawn += count
+        texts: dict[str, Any] = {
+            name: [text.decode("utf-8", "replace") for text in columns.pop(name).tolist()]
+            for name in ("language", "robot")
+            if name in columns
+        }
+        return Batch(names=self.names, draws=draws, **columns, **texts)
 
 
 def _start_tensorflow() -> None:
     """TensorFlow without a hold on the GPU, which is the training's."""
-    import os
-
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
-    try:
+    with contextlib.suppress(RuntimeError):  # someone has used it before
         tf.config.set_visible_devices([], "GPU")
-    except RuntimeError:  # someone has used it before
-        pass

@@ -57,7 +57,7 @@ class PythonMixer:
             self._ahead = Feeders(
                 [self._batches], depth=max(1, depth), name="headrace-tfdata-batch"
             )
-            self._batches = iter(partial(self._ahead.take, 0), None)  # type: ignore[arg-type]
+            self._batches = iter(partial(self._ahead.take, 0), None)
 
     def __iter__(self) -> Iterator[Columns]:
         return self
@@ -148,14 +148,15 @@ def _decoder(shape: Shape, options: Options) -> Any:
     calls = options.pipeline.transform_parallelism
     parallel = calls if calls > 0 else 10  # TensorFlow's own default
 
-    @tf.function(input_signature=[tf.TensorSpec([None, None], tf.string)])
     def frames_of(encoded: Any) -> Any:
         count = tf.shape(encoded)
         flat = decode_all(tf.reshape(encoded, [-1]), shape.size, parallel)
         return tf.reshape(flat, [count[0], count[1], *shape.size, 3])
 
+    compiled = tf.function(frames_of, input_signature=[tf.TensorSpec([None, None], tf.string)])
+
     def decode(columns: Columns) -> Columns:
         encoded = tf.constant(np.stack(columns["frames"], axis=1))
-        return {**columns, "frames": frames_of(encoded)._numpy()}
+        return {**columns, "frames": compiled(encoded)._numpy()}
 
     return decode
