@@ -309,7 +309,7 @@ def test_metadata_modes_fill_what_the_loader_fills(root, strategy, mode):
 
 @tfds
 def test_the_metadata_mode_can_be_given_as_the_original_named_it(root):
-    options = {"metadata": {"mode": "dataset_only"}}
+    options = {"metadata.mode": "dataset_only"}
     with find_peer("tfdata").open(job(mixture(root, ["bridge"]), **options), None) as opened:
         batch = next(iter(opened))
     assert batch.dataset is not None

@@ -102,6 +102,8 @@ class Feeders(Generic[T]):
             self._closed = True
             for queue in self._queues:
                 queue.clear()
+            # Errors hold the frames they went through: what those held is to go now.
+            self._ended = [StopIteration() for _ in self._queues]
             self._changed.notify_all()
         deadline = monotonic() + timeout
         for thread in self._threads:
@@ -120,21 +122,28 @@ class Feeders(Generic[T]):
             which = self._next_with_room(mine)
             if which is None:
                 return
-            iterator = mine.pop(which)
+            mine[which] = mine.pop(which)  # last in turn
             try:
-                item = next(iterator)
-            except BaseException as error:  # also StopIteration: the consumer gets it
-                with self._changed:
-                    self._ended[which] = error
-                    self._changed.notify_all()
+                item = next(mine[which])
+            except StopIteration:
+                # A new one: this one holds the frames it went through, and so the iterator.
+                self._end(which, StopIteration())
+                del mine[which]
                 continue
-            mine[which] = iterator  # last in turn
-            del iterator
+            except BaseException as error:  # the consumer gets it
+                self._end(which, error)
+                del mine[which]
+                continue
             with self._changed:
                 if not self._closed:
                     self._queues[which].append(item)
                     self._changed.notify_all()
             del item
+
+    def _end(self, which: int, error: BaseException) -> None:
+        with self._changed:
+            self._ended[which] = error
+            self._changed.notify_all()
 
     def _next_with_room(self, mine: dict[int, Iterator[T]]) -> int | None:
         """None when closed."""

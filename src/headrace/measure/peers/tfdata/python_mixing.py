@@ -76,6 +76,7 @@ class PythonMixer:
         self._sources.close()
         if self._ahead:
             self._ahead.close()
+        self._batches = iter(())  # it refers to this object, which would wait for the collector
 
     def _assembled(self) -> Iterator[Columns]:
         """Batches, decoded if they are not yet."""
