@@ -1,6 +1,8 @@
 """The tf.data backend: the samples, shares and metadata of headrace's own loader."""
 
 import gc
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -263,8 +265,10 @@ def test_every_way_of_mixing_delivers_and_ends_its_threads(root, options):
             assert batch.episode_id.dtype == np.int64
             assert batch.dataset.dtype == batch.offset.dtype == batch.frame_idx.dtype == np.int32
         del batch
+        during = len(os.listdir("/proc/self/task"))
         started = monotonic()
     assert monotonic() - started < 2
+    assert len(os.listdir("/proc/self/task")) < during - 3  # TensorFlow's own, of this pipeline
     del batches
     gc.collect()
     assert set(threading.enumerate()) <= before
@@ -330,6 +334,20 @@ def test_a_dataset_without_a_local_copy_is_read_from_where_it_is_published(root,
         one_pass(job(away, source="local"))
     with pytest.raises(hr.SelectionError, match="neither a local copy .* nor one at .*nowhere"):
         one_pass(job(away, remote_root=str(tmp_path / "nowhere")))
+
+
+@tfds
+def test_damaged_data_is_an_error_that_says_what_to_do(root, tmp_path):
+    known = hr.known_dataset("bridge")
+    shutil.copytree(root / known.folder, tmp_path / known.folder)
+    for shard in (tmp_path / known.folder).glob("*-train.tfrecord-*"):
+        data = bytearray(shard.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        stamp = shard.stat()
+        shard.write_bytes(data)
+        os.utime(shard, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    with pytest.raises(hr.DataError, match="tf.data stopped: .*headrace verify"):
+        one_pass(job(mixture(tmp_path, ["bridge"])))
 
 
 # -- what cannot be ------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.errors import DataError, UsageError
 from headrace.loader import Batch
 from headrace.measure.job import Job
 from headrace.measure.peers.tfdata.described import describe, shares
@@ -28,14 +29,15 @@ class TfdataBatches:
     """Batches of a job, without end; with `repeat=False` one pass over every source."""
 
     def __init__(self, job: Job, *, repeat: bool = True) -> None:
-        self.options = options = Options.from_values(job.options)
+        options = Options.from_values(job.options).for_cpus(job.threads or allowed_cpus())
+        self.options = options
         self._job, self._repeat = job, repeat
-        mode = options.metadata.mode or job.metadata
+        mode = _checked_mode(job, options)
         self._described = describe(job.mixture, options)
         self.names = tuple(each.name for each in self._described)
         self.shares = shares(self._described)
         _start_tensorflow()
-        self._shape = Shape.of(self._described, job.image_size, _MODES.get(mode, mode), job.seed)
+        self._shape = Shape.of(self._described, job.image_size, mode, job.seed)
         self._datasets: Any = None
         self._iterator: Iterator[dict[str, Any]] | None = None
         self._mixer: PythonMixer | None = None
@@ -88,7 +90,7 @@ class TfdataBatches:
                 whole=self._repeat,
             )
             return self._mixer
-        stream = mixed(self._datasets, self.shares, options, job.seed)
+        stream = mixed(self._datasets, self.shares, options, self._shape.seed)
         stream = batches(stream, options, self._shape, job.batch_size, whole=self._repeat)
         found: Iterator[dict[str, Any]] = with_options(
             stream, options, job.threads
@@ -105,7 +107,10 @@ class TfdataBatches:
 
     def _batches(self, turn: int) -> Iterator[Batch]:
         while self._turn == turn and self._iterator is not None:
-            columns = next(self._iterator, None)
+            try:
+                columns = next(self._iterator, None)
+            except Exception as error:
+                raise _as_ours(error) from error
             if columns is None:
                 return
             yield self._batch(columns)
@@ -120,6 +125,29 @@ class TfdataBatches:
             if name in columns
         }
         return Batch(names=self.names, draws=draws, **columns, **texts)
+
+
+def _checked_mode(job: Job, options: Options) -> str:
+    """What goes with the frames, after a look at the job itself."""
+    for name, value in (("batch_size", job.batch_size), ("image_size", job.image_size)):
+        if value < 1:
+            raise UsageError(f"{name} is {value}", remedy="Give a number from 1 upwards")
+    mode = options.metadata.mode or job.metadata
+    if mode not in ("none", "dataset", "dataset_only", "full"):
+        raise UsageError(f"metadata is {mode!r}", remedy="Give none, dataset or full")
+    return _MODES.get(mode, mode)
+
+
+def _as_ours(error: Exception) -> Exception:
+    """An error of TensorFlow's as one that says what to do; any other as it is."""
+    import tensorflow as tf
+
+    if not isinstance(error, tf.errors.OpError):
+        return error
+    return DataError(
+        f"tf.data stopped: {error.message.splitlines()[0]}",
+        remedy="Where data is damaged, `headrace verify` names the dataset, file and episode",
+    )
 
 
 def _start_tensorflow() -> None:

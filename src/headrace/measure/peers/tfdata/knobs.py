@@ -41,7 +41,7 @@ class Pipeline:
     """From episodes to samples."""
 
     episode_concurrency: int = 1  #: episodes of a source whose samples are dealt in turn
-    transform_parallelism: int = AUTOTUNE  #: samples (or episodes) decoded and resized at once
+    transform_parallelism: int = 0  #: frames decoded and resized at once; 0: one a CPU
     interleave_parallelism: int = 1  #: episodes cut into samples at once
     emit_encoded_pairs: bool = True  #: else a source's frames are decoded before they are paired
     post_mix_decode_resize: bool = True  #: decode what leaves the mixture, not what enters it

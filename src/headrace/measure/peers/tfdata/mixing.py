@@ -77,6 +77,9 @@ def with_options(dataset: Any, options: Options, threads: int | None) -> Any:
     settings.deterministic = (
         options.pipeline.deterministic or not options.tfds_read.skip_steps_decoding
     )
+    # The model that chooses costs more the more sources there are, and a pipeline cannot be closed
+    # while it thinks: up to nine seconds with 29 sources on two busy cores.
+    settings.autotune.enabled = options.autotunes
     # One image is decoded by one thread: kernels that split it further only wait for each other.
     settings.threading.max_intra_op_parallelism = 1
     pool = options.mixing.per_dataset_private_threadpool_size or threads or 0

@@ -74,6 +74,17 @@ class Options:
         """Dotted keys to values."""
         return dict(_dotted(dataclasses.asdict(self)))
 
+    @property
+    def autotunes(self) -> bool:
+        """Whether anything is left to tf.data to choose."""
+        return any(value == AUTOTUNE for key, value in self.flat().items() if key in _LOWEST)
+
+    def for_cpus(self, cpus: int) -> Options:
+        """With the numbers filled in that follow from the machine."""
+        calls = self.pipeline.transform_parallelism or cpus
+        pipeline = dataclasses.replace(self.pipeline, transform_parallelism=calls)
+        return dataclasses.replace(self, pipeline=pipeline)
+
     def calls_per_source(self, calls: int, sources: int) -> int:
         """A number of parallel calls as one source of so many gets it.
 
@@ -165,9 +176,10 @@ def _check_value(key: str, value: Any) -> None:
     else:
         lowest = _LOWEST.get(key, 0)
         wrong = isinstance(value, bool) or not isinstance(value, int) or value < lowest
-        if wrong or (value == 0 and lowest == AUTOTUNE and key.endswith("parallelism")):
+        calls = key.endswith("parallelism") and key != "pipeline.transform_parallelism"
+        if wrong or (value == 0 and calls):
             also = ", or -1 for AUTOTUNE" if lowest == AUTOTUNE else ""
-            first = 1 if key.endswith("parallelism") else max(0, lowest)
+            first = 1 if calls else max(0, lowest)
             raise UsageError(
                 f"{key} is {shown(value)}", remedy=f"Give a whole number from {first} on{also}."
             )

@@ -29,7 +29,7 @@ class Shape:
             metadata=metadata,
             action=max((each.action.width for each in described if each.action), default=0),
             state=max((each.state.width for each in described if each.state), default=0),
-            seed=seed,
+            seed=seed % (1 << 31),  # what all of TensorFlow's random operations take
         )
 
 
