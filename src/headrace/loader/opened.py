@@ -27,7 +27,7 @@ from headrace.sampling.windows import (
     valid_starts,
 )
 
-__all__ = ["OpenedSource", "WindowSpec", "open_sources"]
+__all__ = ["OpenedSource", "WindowSpec", "number_width", "open_sources", "window_steps"]
 
 _DEFAULT_OFFSET = 5  # steps; what the reference mixture uses where it says nothing else
 
@@ -130,7 +130,7 @@ def _open(source: Source, catalog: Catalog, window: WindowSpec) -> OpenedSource:
         raise SelectionError(
             "the dataset has no camera", remedy="Name one in the mixture (`camera:`)"
         )
-    k = _offset(source, roles)
+    k = window_steps(source, roles)
     known = roles.known
     return OpenedSource(
         name=source.name,
@@ -149,7 +149,7 @@ def _open(source: Source, catalog: Catalog, window: WindowSpec) -> OpenedSource:
     )
 
 
-def _offset(source: Source, roles: Roles) -> int:
+def window_steps(source: Source, roles: Roles) -> int:
     """The window's length in steps: as given, in steps or seconds, else the registry's."""
     if source.offset is not None:
         return source.offset
@@ -159,8 +159,17 @@ def _offset(source: Source, roles: Roles) -> int:
     return roles.known.offset if roles.known else _DEFAULT_OFFSET
 
 
-def _numbers(catalog: Catalog, field: Field | None, dim: int) -> NumberField | None:
-    """A numeric role; none for text and for tensors without a fixed size."""
+def number_width(field: Field | None, dim: int) -> int | None:
+    """How many numbers of a role are used, where `dim` (or 0) is the registry's number.
+
+    None for text and for tensors without a fixed size.
+    """
     if field is None or field.is_string or field.width is None or field.ragged:
         return None
-    return NumberField.of(catalog, field, min(dim or field.width, field.width))
+    return min(dim or field.width, field.width)
+
+
+def _numbers(catalog: Catalog, field: Field | None, dim: int) -> NumberField | None:
+    """A numeric role."""
+    width = number_width(field, dim)
+    return None if field is None or width is None else NumberField.of(catalog, field, width)

@@ -16,6 +16,7 @@ __all__ = ["NOT_RUN", "PEERS", "find_peer"]
 #: Name to module below this one.
 PEERS = {
     "headrace": "native",
+    "tfdata": "tfdata",
     "torch": "torch_dataloader",
     "grain": "grain_catalog",
     "grain_arrayrecord": "grain_arrayrecord",

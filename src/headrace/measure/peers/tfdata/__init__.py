@@ -1,0 +1,38 @@
+"""The original system as a backend: TFDS and tf.data, with the knobs its users turned.
+
+It is how one checks headrace's claims on one's own data, and how the users' findings are seen
+again. `options.py` has the knobs; nothing but opening it imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.measure.job import Job
+from headrace.measure.peers.peer import Peer
+from headrace.measure.peers.tfdata.batches import TfdataBatches
+from headrace.measure.peers.tfdata.options import Options
+
+__all__ = ["PEER"]
+
+
+@contextmanager
+def _open(job: Job, converted: Path | None) -> Iterator[TfdataBatches]:
+    del converted
+    opened = TfdataBatches(job)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+PEER = Peer(
+    name="tfdata",
+    needs=("tensorflow", "tensorflow_datasets"),
+    install="pip install 'headrace[tf]'",
+    shuffle=f"buffer of {Options().shuffle.global_buffer} samples of the mixture",
+    open=_open,
+    options=Options().flat(),
+)

@@ -1,0 +1,432 @@
+"""The tf.data backend: the samples, shares and metadata of headrace's own loader."""
+
+import gc
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from time import monotonic
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.measure.job import Job
+from headrace.measure.peers import find_peer
+from headrace.measure.peers.peer import check_installed
+from headrace.measure.peers.tfdata.options import Options
+from headrace.testing import synthesize
+
+tfds = pytest.mark.tfds
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+#: JPEG, PNG, code points, slashes in keys, zlib doubles, robot names, no state, no action.
+NAMES = ("bridge", "utaustin_mutex", "language_table", "bc_z", "droid", "robonet", "tidybot")
+SIZE = 48
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Seven datasets of four short episodes. Do not change them."""
+    root = tmp_path_factory.mktemp("tfdata")
+    synthesize(root, only=NAMES, episodes=4, seed=3, _max_steps=8)
+    return root
+
+
+def mixture(root, names=NAMES, weights=None, **defaults):
+    weights = weights or {}
+    return hr.Mixture.from_dict(
+        {
+            "root": str(root),
+            "defaults": {"split": "train[:3]", "offset": 2, "weight": 1.0, **defaults},
+            "sources": [
+                {"name": name, **({"weight": weights[name]} if name in weights else {})}
+                for name in names
+            ],
+        }
+    )
+
+
+def job(mixture, *, batch_size=8, metadata="full", seed=0, **options):
+    return Job(
+        mixture,
+        batch_size=batch_size,
+        image_size=SIZE,
+        metadata=metadata,
+        seed=seed,
+        options={"shuffle.global_buffer": 16, **options},
+    )
+
+
+def one_pass(job):
+    """All batches of one pass over every source."""
+    from headrace.measure.peers.tfdata.batches import TfdataBatches
+
+    opened = TfdataBatches(job, repeat=False)
+    try:
+        return list(opened)
+    finally:
+        opened.close()
+
+
+def samples(batches):
+    """(source, episode, t) -> everything else of that sample; a sample that comes twice fails."""
+    found = {}
+    for batch in batches:
+        for row in range(len(batch)):
+            key = (
+                batch.names[batch.dataset[row]],
+                int(batch.episode_id[row]),
+                int(batch.frame_idx[row]),
+            )
+            assert key not in found
+            found[key] = {
+                "frames": batch.frames[row].copy(),
+                "offset": int(batch.offset[row]),
+                "action": batch.action[row].copy(),
+                "state": batch.state[row].copy(),
+                "language": batch.language[row],
+                "robot": batch.robot[row],
+            }
+    return found
+
+
+def native_samples(mixture):
+    """All samples of the mixture's splits, by the loader's validation pass."""
+    whole = hr.Mixture.from_dict(
+        {
+            **mixture.to_dict(),
+            "sources": [
+                {**source, "val_split": source["split"]} for source in mixture.to_dict()["sources"]
+            ],
+        }
+    )
+    with hr.Loader(whole, batch_size=8, image_size=SIZE, keep_free=0, threads=2) as loader:
+        return samples(loader.validation())
+
+
+# -- the same samples ----------------------------------------------------------------------------
+
+
+@tfds
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"tfds_read.skip_steps_decoding": False, "tfds_read.only_needed_fields": False},
+        {"pipeline.emit_encoded_pairs": False, "pipeline.post_mix_decode_resize": False},
+        {"mixing.strategy": "python", "mixing.mix_block_length": 3},
+    ],
+    ids=["default", "plain_tfds", "decoded_first", "python"],
+)
+def test_one_pass_has_exactly_the_samples_of_the_loader(root, options):
+    asked = mixture(root)
+    theirs, ours = samples(one_pass(job(asked, **options))), native_samples(asked)
+    assert theirs.keys() == ours.keys()
+    assert len({name for name, _, _ in ours}) == len(NAMES)
+    for key, mine in ours.items():
+        other = theirs[key]
+        difference = np.abs(other["frames"].astype(int) - mine["frames"].astype(int))
+        assert difference.max() <= 1
+        for name in ("action", "state"):
+            assert other[name].shape == mine[name].shape
+            np.testing.assert_allclose(other[name], mine[name], rtol=1e-5, atol=1e-6)
+        for name in ("language", "offset", "robot"):
+            assert other[name] == mine[name]
+
+
+@tfds
+def test_samples_per_episode_gives_so_many_of_every_episode_in_a_pass(root):
+    asked = mixture(root, samples_per_episode=3)
+    counts = Counter()
+    starts = {}
+    for batch in one_pass(job(asked)):
+        for row in range(len(batch)):
+            episode = batch.names[batch.dataset[row]], int(batch.episode_id[row])
+            counts[episode] += 1
+            starts.setdefault(episode, set()).add(int(batch.frame_idx[row]))
+    episodes = {(name, episode) for name, episode, _ in native_samples(mixture(root))}
+    assert counts == dict.fromkeys(episodes, 3)
+    assert any(max(found) > 0 for found in starts.values())
+
+
+@tfds
+def test_one_sample_per_episode_is_not_always_the_first(root):
+    asked = mixture(root, ["bridge"], samples_per_episode=1)
+    with find_peer("tfdata").open(job(asked), None) as opened:
+        batches = iter(opened)
+        seen = {int(t) for _ in range(8) for t in next(batches).frame_idx}
+    assert len(seen) > 2
+
+
+@tfds
+def test_the_seed_decides_the_order_where_tf_data_can_keep_one(root):
+    def order(seed):
+        asked = job(mixture(root), seed=seed, **{"pipeline.deterministic": True})
+        with find_peer("tfdata").open(asked, None) as opened:
+            batches = iter(opened)
+            found = [next(batches) for _ in range(6)]
+            return [
+                (int(b.dataset[i]), int(b.episode_id[i]), int(b.frame_idx[i]))
+                for b in found
+                for i in range(len(b))
+            ]
+
+    first = order(1)
+    assert order(1) == first
+    assert order(2) != first
+
+
+# -- shares --------------------------------------------------------------------------------------
+
+
+@tfds
+@pytest.mark.parametrize("strategy", ["sample", "choose", "python"])
+def test_shares_are_those_of_the_weights_and_a_weight_of_zero_is_dropped(root, strategy):
+    weights = {"bridge": 0.5, "utaustin_mutex": 0.3, "bc_z": 0.2, "droid": 0.0, "tidybot": -1.0}
+    asked = mixture(root, tuple(weights), weights)
+    options = {"mixing.strategy": strategy, "shuffle.global_buffer": 0}
+    counts = Counter()
+    with find_peer("tfdata").open(
+        job(asked, batch_size=64, metadata="dataset", **options), None
+    ) as opened:
+        assert opened.names == ("bridge", "utaustin_mutex", "bc_z")
+        batches = iter(opened)
+        for _ in range(32):
+            counts.update(opened.names[i] for i in next(batches).dataset)
+    total = sum(counts.values())
+    assert total == 2048
+    for name in opened.names:
+        share = weights[name]
+        sigma = (total * share * (1 - share)) ** 0.5
+        assert abs(counts[name] - total * share) < 4 * sigma
+
+
+@tfds
+def test_proportional_weights_are_resolved_as_by_the_loader(root):
+    asked = mixture(root, ("bridge", "bc_z"), {"bridge": None, "bc_z": None})
+    with find_peer("tfdata").open(job(asked), None) as opened:
+        shares = opened.figures()["asked"]
+    pairs = Counter(name for name, _, _ in native_samples(asked))
+    total = sum(pairs.values())
+    assert shares == pytest.approx({name: count / total for name, count in pairs.items()})
+
+
+# -- mixing, iterating, closing ------------------------------------------------------------------
+
+
+@tfds
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mixing.strategy": "sample", "mixing.mix_block_length": 4},
+        {"mixing.strategy": "choose", "mixing.selector_run_length": 3},
+        {
+            "mixing.strategy": "choose",
+            "mixing.parallelism_mode": "sqrt",
+            "mixing.per_dataset_private_threadpool_size": 2,
+            "pipeline.episode_concurrency": 2,
+            "pipeline.interleave_parallelism": 2,
+            "tfds_read.cycle_length": 2,
+            "tfds_read.interleave_parallelism": 2,
+            "tfds_read.decode_parallelism": 2,
+            "prefetch.per_dataset_stream_buffer": 1,
+            "prefetch.episode_queue_buffer": 1,
+            "shuffle.episode_buffer": 2,
+            "shuffle.intra_episode_buffer": 8,
+        },
+        {
+            "mixing.strategy": "python",
+            "mixing.python_prefetch_threads": 2,
+            "mixing.python_prefetch_queue_size": 1,
+            "mixing.python_prefetch_min_ready_datasets": 3,
+        },
+        {
+            "mixing.strategy": "python",
+            "mixing.mix_block_length": 4,
+            "pipeline.post_mix_decode_resize": False,
+            "prefetch.final_stream_buffer": 0,
+        },
+    ],
+    ids=["sample", "choose", "choose_all_knobs", "python", "python_decoded"],
+)
+def test_every_way_of_mixing_delivers_and_ends_its_threads(root, options):
+    asked = job(mixture(root), **options)
+    before = set(threading.enumerate())
+    with find_peer("tfdata").open(asked, None) as opened:
+        batches = iter(opened)
+        for _ in range(12):
+            batch = next(batches)
+            assert batch.frames.shape == (8, 2, SIZE, SIZE, 3)
+            assert batch.frames.dtype == np.uint8
+            assert batch.action.dtype == batch.state.dtype == np.float32
+            assert batch.episode_id.dtype == np.int64
+            assert batch.dataset.dtype == batch.offset.dtype == batch.frame_idx.dtype == np.int32
+        del batch
+        during = len(os.listdir("/proc/self/task"))
+        started = monotonic()
+    assert monotonic() - started < 2
+    assert len(os.listdir("/proc/self/task")) < during - 3  # TensorFlow's own, of this pipeline
+    del batches
+    gc.collect()
+    assert set(threading.enumerate()) <= before
+
+
+@tfds
+@pytest.mark.parametrize("strategy", ["sample", "python"])
+def test_a_second_loop_goes_on_or_begins_anew_as_asked(root, strategy):
+    def numbers(persistent):
+        options = {"mixing.strategy": strategy, "iterator.persistent": persistent}
+        with find_peer("tfdata").open(job(mixture(root), **options), None) as opened:
+            first = next(iter(opened))
+            kept = opened._iterator
+            second = next(iter(opened))
+            assert first.draws.tolist() == list(range(8))
+            assert second.draws.tolist() == list(range(8, 16))
+            return opened._iterator is kept
+
+    assert numbers(persistent=True)
+    assert not numbers(persistent=False)
+
+
+@tfds
+@pytest.mark.parametrize("strategy", ["sample", "python"])
+@pytest.mark.parametrize("mode", ["none", "dataset", "full"])
+def test_metadata_modes_fill_what_the_loader_fills(root, strategy, mode):
+    asked = mixture(root, ("bridge", "robonet"))
+    with hr.Loader(
+        asked, batch_size=8, image_size=SIZE, keep_free=0, threads=2, metadata=mode
+    ) as loader:
+        ours = next(loader)
+        filled = {name for name in ours.__slots__ if getattr(ours, name) is not None}
+    options = {"mixing.strategy": strategy}
+    with find_peer("tfdata").open(job(asked, metadata=mode, **options), None) as opened:
+        theirs = next(iter(opened))
+    assert {name for name in theirs.__slots__ if getattr(theirs, name) is not None} == filled
+    if mode == "full":
+        assert theirs.action.shape == ours.action.shape
+        assert theirs.state.shape == ours.state.shape
+        assert any(theirs.robot)
+
+
+@tfds
+def test_the_metadata_mode_can_be_given_as_the_original_named_it(root):
+    options = {"metadata.mode": "dataset_only"}
+    with find_peer("tfdata").open(job(mixture(root, ["bridge"]), **options), None) as opened:
+        batch = next(iter(opened))
+    assert batch.dataset is not None
+    assert batch.episode_id is None
+
+
+@tfds
+def test_a_dataset_without_a_local_copy_is_read_from_where_it_is_published(root, tmp_path):
+    away = hr.Mixture.from_dict(
+        {**mixture(root, ["bridge", "robonet"]).to_dict(), "root": str(tmp_path)}
+    )
+    ours = native_samples(mixture(root, ["bridge", "robonet"]))
+    theirs = samples(one_pass(job(away, remote_root=str(root))))
+    assert theirs.keys() == ours.keys()
+    key = next(iter(ours))
+    assert theirs[key]["language"] == ours[key]["language"]
+    with pytest.raises(hr.HeadraceError, match="bridge"):
+        one_pass(job(away, source="local"))
+    with pytest.raises(hr.SelectionError, match="neither a local copy .* nor one at .*nowhere"):
+        one_pass(job(away, remote_root=str(tmp_path / "nowhere")))
+
+
+@tfds
+def test_damaged_data_is_an_error_that_says_what_to_do(root, tmp_path):
+    known = hr.known_dataset("bridge")
+    shutil.copytree(root / known.folder, tmp_path / known.folder)
+    for shard in (tmp_path / known.folder).glob("*-train.tfrecord-*"):
+        data = bytearray(shard.read_bytes())
+        data[len(data) // 2] ^= 0xFF
+        stamp = shard.stat()
+        shard.write_bytes(data)
+        os.utime(shard, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    with pytest.raises(hr.DataError, match="tf.data stopped: .*headrace verify"):
+        one_pass(job(mixture(tmp_path, ["bridge"])))
+
+
+# -- what cannot be ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"tfds_read.interleave_parallelism": 4, "tfds_read.cycle_length": 2},
+            "tfds_read.interleave_parallelism is 4, above tfds_read.cycle_length, which is 2: .*"
+            "Raise tfds_read.cycle_length to 4",
+        ),
+        (
+            {"pipeline": {"interleave_parallelism": 2, "episode_concurrency": 1}},
+            "pipeline.interleave_parallelism is 2, above pipeline.episode_concurrency, which is 1",
+        ),
+        (
+            {"pipeline.emit_encoded_pairs": False},
+            "pipeline.post_mix_decode_resize is True and .*Set pipeline.post_mix_decode_resize",
+        ),
+        (
+            {"mixing.selector_run_length": 4},
+            "mixing.selector_run_length is 4, but mixing.strategy is 'sample'.*mix_block_length",
+        ),
+        ({"mixing.strategy": "chose"}, "mixing.strategy is 'chose'. Did you mean 'choose'"),
+        ({"mixing": {"stratgy": "choose"}}, "unknown option mixing.stratgy .*'mixing.strategy'"),
+        ({"mixing": "choose"}, "mixing is 'choose', not a mapping. Write mixing.knob"),
+        ({"prefetch.final_stream_buffer": -2}, "prefetch.final_stream_buffer is -2.* or -1"),
+        ({"tfds_read.decode_parallelism": 0}, "decode_parallelism is 0.* from 1 on, or -1"),
+        ({"shuffle.global_buffer": True}, r"shuffle.global_buffer is True \(bool\)"),
+        ({"pipeline.deterministic": 1}, r"pipeline.deterministic is 1 \(int\).*true or false"),
+        ({"metadata.mode": "ful"}, "metadata.mode is 'ful'. Did you mean 'full'"),
+        ({"sampling.samples_per_episode": -1}, "sampling.samples_per_episode is -1"),
+        ({"source": "gcs"}, "source is 'gcs'. Give one of auto, local"),
+        ({"remote_root": ""}, "remote_root is ''. Give a text"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_work_is_refused_with_key_value_and_remedy(options, message):
+    with pytest.raises(hr.UsageError, match=message):
+        Options.from_values(options)
+
+
+def test_options_are_the_same_nested_dotted_or_both():
+    nested = Options.from_values(
+        {"mixing": {"strategy": "choose"}, "mixing.selector_run_length": 2, "source": "local"}
+    )
+    assert nested == Options.from_values(
+        {"mixing.strategy": "choose", "mixing": {"selector_run_length": 2}, "source": "local"}
+    )
+    assert Options.from_values(nested.flat()) == nested
+    assert find_peer("tfdata").options == Options().flat()
+
+
+def test_a_bad_option_and_a_missing_split_are_found_without_tensorflow(root, tmp_path):
+    code = f"""if True:
+        import sys
+        import headrace as hr
+        from headrace.measure.job import Job
+        from headrace.measure.peers import find_peer
+
+        def attempt(split, options):
+            source = hr.Source("bridge", split=split)
+            job = Job(hr.Mixture((source,), {str(root)!r}), options=options)
+            try:
+                with find_peer("tfdata").open(job, None):
+                    pass
+            except hr.HeadraceError as error:
+                print(type(error).__name__, "tensorflow" in sys.modules)
+
+        attempt("train", {{"tfds_read.interleave_parallelism": 2}})
+        attempt("train[:0]", {{}})
+    """
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.split() == ["UsageError", "False", "SplitError", "False"]
+
+
+def test_the_backend_says_what_to_install(monkeypatch):
+    monkeypatch.setattr("headrace.measure.peers.peer.find_spec", lambda name: None)
+    with pytest.raises(hr.UsageError, match=r"tensorflow.*pip install 'headrace\[tf\]'"):
+        check_installed(find_peer("tfdata"))
