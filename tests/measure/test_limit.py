@@ -1,9 +1,12 @@
 """The decode limit: measured on the loader's own draws."""
 
+import time
+
 import pytest
 
 import headrace as hr
-from headrace.measure.limit import decode_limit, tight_loop
+from headrace.measure import limit as limit_module
+from headrace.measure.limit import decode_limit, storage_limit, tight_loop
 from headrace.testing import synthesize
 
 
@@ -29,6 +32,25 @@ def test_the_limit_is_measured_in_processes_and_does_not_move_the_loader(loader)
     assert next(loader).draws.tolist() == [0, 1, 2, 3]
 
 
+def test_processes_that_are_late_are_not_counted_until_all_run(loader, monkeypatch):
+    monkeypatch.setattr(limit_module, "_START_SECONDS", 0.001)
+    calls, run = [], limit_module.ProcessPool.run
+    monkeypatch.setattr(
+        limit_module.ProcessPool,
+        "run",
+        lambda pool, jobs, progress: (calls.append(jobs[0]["start"]), run(pool, jobs, progress))[1],
+    )
+    assert decode_limit(loader, seconds=0.2, processes=2, samples=16).samples > 0
+    assert len(calls) > 1, "a process cannot start in a millisecond"
+
+
+def test_the_storage_limit_reads_each_draw_once_and_decodes_nothing(loader):
+    limit = storage_limit(loader, seconds=5, processes=2, samples=64)
+    assert limit.samples_per_s > decode_limit(loader, seconds=0.3, samples=16).samples_per_s
+    mean = sum(sum(sample.lengths) for sample in loader.next_samples(64)) / 64
+    assert limit.bytes_per_s / limit.samples_per_s == pytest.approx(mean, rel=0.3)
+
+
 def test_the_next_samples_are_those_that_the_loader_draws_next(loader):
     next(loader)
     ahead = [sample.start for sample in loader.next_samples(8)]
@@ -42,8 +64,8 @@ def test_a_damaged_frame_shows_in_the_limit_too(loader, tmp_path):
     path.write_bytes(bytes(10_000))
     job = {
         "draws": [{"file": str(path), "frames": [[0, 5000]], "channels": 3}],
-        "seconds": 0.1,
-        "after": 0.0,
+        "start": 0.0,
+        "stop": time.monotonic() + 0.1,
         "size": [64, 64],
         "filter": "bilinear",
     }
