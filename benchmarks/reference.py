@@ -28,6 +28,11 @@ EXPERIMENTS: list[tuple[str, list[tuple[str, str]]]] = [
         [
             ("all pairs", f"{OXE} --versus {RIVALS} --repeats 3 --seconds 8"),
             (
+                "all pairs, tf.data decoding each frame once",
+                f"{OXE} {BOTH} --repeats 3 --seconds 8 tfdata.pipeline.emit_encoded_pairs=false "
+                "tfdata.pipeline.post_mix_decode_resize=false tfdata.mixing.parallelism_mode=full",
+            ),
+            (
                 "samples_per_episode 1",
                 f"{OXE} defaults.samples_per_episode=1 {BOTH} --repeats 3 --seconds 8",
             ),
