@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-RIVALS = "headrace,tfdata,torch,grain,grain_arrayrecord,webdataset,mosaic"
-BOTH = "--versus headrace,tfdata"
+RIVALS = "tfdata,torch,grain,grain_arrayrecord,webdataset,mosaic"
+BOTH = "--versus tfdata"
 OXE = "oxe29 root={data} defaults.split=train"
 
 #: Title, then rows of (label, command). A command without --versus is of one backend.
@@ -90,6 +90,21 @@ EXPERIMENTS: list[tuple[str, list[tuple[str, str]]]] = [
                 f"tfdata.mixing.per_dataset_private_threadpool_size={size}",
             )
             for size in (0, 2, 64)
+        ],
+    ),
+    (
+        "Reading in tf.data, 29 datasets",
+        [
+            ("only the fields that are used", f"{OXE} --backend tfdata"),
+            (
+                "all fields, as TFDS reads",
+                f"{OXE} --backend tfdata tfdata.tfds_read.only_needed_fields=false",
+            ),
+            (
+                "all fields, autotuned",
+                f"{OXE} --backend tfdata tfdata.tfds_read.only_needed_fields=false "
+                "tfdata.prefetch.final_stream_buffer=-1",
+            ),
         ],
     ),
     (

@@ -31,4 +31,6 @@ print("action: ", catalog.read(episode, "action/world_vector", 3, 8).sum(axis=0)
 print("said:   ", catalog.instruction(episode))
 PYTHON
 say python docs/stream.py "$root" 5
-printf '\nThe contact sheet is demo/contact_sheet.png\n'
+say headrace bench oxe29 "root=$root" --seconds 5 --runs demo/runs
+printf '\nThe contact sheet is demo/contact_sheet.png, the report of the benchmark %s\n' \
+    demo/runs/*/report.html

@@ -1,19 +1,13 @@
 """Stream a mixture for a few seconds and say what came: `python docs/stream.py ROOT [SECONDS]`."""
 
+import os
 import sys
 import time
 from collections import Counter
 
 import headrace as hr
 from headrace.measure.limit import decode_limit
-
-
-def memory_mb() -> float:
-    """Anonymous memory of this process."""
-    with open("/proc/self/status") as file:
-        status = dict(line.split(":", 1) for line in file)
-    return int(status["RssAnon"].split()[0]) / 1024
-
+from headrace.measure.process_tree import tree_memory
 
 root, seconds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
 mixture = hr.Mixture.load("oxe29", [f"root={root}"])
@@ -25,7 +19,8 @@ with hr.Loader(mixture, batch_size=64, image_size=256, seed=0) as loader:
 
     limit = decode_limit(loader, seconds=seconds)
     served: Counter[str] = Counter()
-    for _ in range(4):
+    started = time.perf_counter()
+    while time.perf_counter() - started < 2:  # worker processes take over in the first moments
         next(loader)
     started = time.perf_counter()
     while time.perf_counter() - started < seconds:
@@ -44,7 +39,8 @@ with hr.Loader(mixture, batch_size=64, image_size=256, seed=0) as loader:
     figures = loader.statistics()
     budget = figures.engine.budget
     print(
-        f"memory           {memory_mb():.0f} MB anonymous; {budget.peak / 2**20:.0f} MiB held of a "
+        f"memory           {tree_memory(os.getpid()).anonymous / 1e6:.0f} MB anonymous in "
+        f"{1 + len(figures.engine.processes)} processes; {budget.peak / 2**20:.0f} MiB held of a "
         f"budget of {budget.limit / 2**20:.0f}"
     )
     total = sum(served.values())

@@ -242,8 +242,8 @@ def test_the_command_prints_what_matters_and_says_where_it_is(data, tmp_path, ca
     sources.write_text("sources: [{name: bridge, offset: 2}, {name: kuka, offset: 2}]")
     out = tmp_path / "out.json"
     code = main(
-        ["bench", str(sources), *arguments, "--warmup", "2", "--runs", str(tmp_path / "runs")]
-        + ["--json", str(out)]
+        ["bench", str(sources), *arguments[:2], "--warmup", "2", *arguments[2:]]
+        + ["--runs", str(tmp_path / "runs"), "--json", str(out)]
     )
     shown = capsys.readouterr().out
     assert code == 0

@@ -737,3 +737,9 @@ def test_a_report_of_anything_is_well_formed(tmp_path, seed):
     for path in svg_files(folder):
         parsed(path)
         assert "nan" not in path.read_text("utf-8").lower()
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.109, 0.186), (0.11, 0.111), (1e-4, 50.0), (3.0, 3.5)])
+def test_a_log_axis_of_any_width_has_ticks(low, high):
+    ticks = Axis.around(low, high, 0.0, 100.0, "log").ticks(str, 7)
+    assert 2 <= len(ticks) <= 12

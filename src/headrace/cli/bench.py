@@ -24,7 +24,7 @@ and how much memory is held. Every run is archived as a folder with a report.
 
   headrace bench oxe29 root=/data/oxe
   headrace bench mine.yaml loader.batch_size=128 --compute 50
-  headrace bench oxe29 root=/data/oxe --versus headrace,tfdata,torch
+  headrace bench oxe29 root=/data/oxe --versus tfdata,torch
   headrace bench oxe29 root=/data/oxe --backend tfdata tfdata.mixing.strategy=choose
   headrace bench oxe29 root=/data/oxe --limit
 
@@ -39,9 +39,9 @@ _LOADER_KEYS = ("batch_size", "image_size", "seed", "metadata", "threads")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mixture", metavar="MIXTURE", help="a YAML file or a packaged mixture")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="dotted overrides")
+    parser.add_argument("--backend", default="headrace", help="what to run (default: headrace)")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--backend", default="headrace", help="what to run (default: headrace)")
-    what.add_argument("--versus", metavar="LIST", help="several, taking turns: a,b,c")
+    what.add_argument("--versus", metavar="LIST", help="against these, taking turns: a,b,c")
     what.add_argument("--limit", action="store_true", help="only the decode and storage limits")
     long = parser.add_mutually_exclusive_group()
     long.add_argument("--seconds", type=float, help="measured time of a run (default: 20)")
@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
         compute_ms=args.compute,
         timeout_s=args.timeout,
     )
-    backends = args.versus.split(",") if args.versus else [args.backend]
+    rivals = args.versus.split(",") if args.versus else []
+    backends = [args.backend, *(name for name in rivals if name != args.backend)]
     jobs = jobs_of(args.mixture, args.overrides, backends)
     with _Progress(quiet=args.json == "-") as watch:
         if args.limit:

@@ -56,10 +56,23 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _parsed(
+    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
+) -> argparse.Namespace:
+    """The arguments; overrides (`key=value`) may stand anywhere, which argparse does not do."""
+    args, rest = parser.parse_known_args(arguments)
+    overrides = [each for each in rest if "=" in each and not each.startswith("-")]
+    if rest != overrides or (rest and not hasattr(args, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if overrides:
+        args.overrides = [*args.overrides, *overrides]
+    return args
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
     parser = build_parser()
-    args = parser.parse_args(arguments)
+    args = _parsed(parser, arguments)
     if args.version:
         from headrace import __version__
 

@@ -12,7 +12,7 @@ from typing import Any
 from headrace.errors import HeadraceError, UsageError
 from headrace.measure.archive import write_json
 from headrace.measure.bench.result import summarise
-from headrace.measure.bench.run import Begun, Watch, begin, convert, measure_limit, run_once
+from headrace.measure.bench.run import Begun, Watch, begin, convert, draw, measure_limit, run_once
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.supervise import Outcome
 from headrace.measure.job import Job
@@ -57,8 +57,6 @@ def compare(
     watch: Watch = lambda _title, _sight: None,
 ) -> Comparison:
     """Benchmark backends (by name, each with its job) in turns; one that fails is a row."""
-    from headrace.measure.report import write_comparison, write_run_report
-
     if repeats < 1:
         raise UsageError(f"repeats is {repeats}", remedy="Give a number from 1 upwards")
     backends = list(jobs)
@@ -77,7 +75,7 @@ def compare(
                 if not table.interrupted:
                     folder = table.run(backend, number)
                     if folder is not None:
-                        write_run_report(folder)
+                        draw(folder)
     finally:
         for backend in backends:
             shutil.rmtree(begun.folder / f"convert_{backend}" / "data", ignore_errors=True)
@@ -96,7 +94,7 @@ def compare(
             "machine": begun.machine,
         },
     )
-    write_comparison([begun.folder], begun.folder / "report.html")
+    draw(begun.folder, comparison=True)
     return Comparison(begun.folder, rows, ratios, table.interrupted)
 
 

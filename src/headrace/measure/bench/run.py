@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,9 @@ from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.peers import find_peer
 
-__all__ = ["Watch", "begin", "bench", "measure_limit", "run_once"]
+__all__ = ["Watch", "begin", "bench", "draw", "measure_limit", "run_once"]
+
+_log = logging.getLogger("headrace")
 
 #: Told what happens: a title ("headrace 2/3") and what is seen of the process.
 Watch = Callable[[str, Sight], None]
@@ -100,8 +104,6 @@ def bench(
     watch: Watch = lambda _title, _sight: None,
 ) -> tuple[Path, dict[str, Any]]:
     """Benchmark one backend; the run's folder and what `result.json` in it says."""
-    from headrace.measure.report import write_run_report
-
     settings = settings or BenchSettings()
     begun = begin(runs, name or backend, job, settings, backend=backend)
     converted, conversion, failed = convert(begun.folder, backend, job, watch)
@@ -126,8 +128,23 @@ def bench(
             found, _ = measure_limit(begun.folder / "limit", job, watch)
         result = summarise(begun.folder, request, outcome, found)
     write_json(begun.folder / "result.json", result)
-    write_run_report(begun.folder)
+    draw(begun.folder)
     return begun.folder, result
+
+
+def draw(folder: Path, *, comparison: bool = False) -> None:
+    """Write the report of a run. What was measured is safe by now: a page that fails is a note."""
+    from headrace.measure.report import write_comparison, write_run_report
+
+    try:
+        if comparison:
+            write_comparison([folder], folder / "report.html")
+        else:
+            write_run_report(folder)
+    except Exception:
+        with (folder / "log.txt").open("a") as log:
+            log.write(traceback.format_exc())
+        _log.warning("the report of %s could not be drawn; log.txt there says why", folder)
 
 
 def convert(

@@ -88,5 +88,7 @@ def _log_ticks(low: float, high: float, count: int) -> list[float]:
         found = [v for v in values if low * 0.999 <= v <= high * 1.001]
         if len(found) >= min(count - 2, 4):
             break
+    if len(found) < 2:  # hardly a factor of two: steps as on an even scale
+        return round_ticks(low, high, count)
     stride = -(-len(found) // (count + 3))  # many decades: every second or third will do
     return found[::stride]
