@@ -21,7 +21,12 @@ from headrace.measure.bench import run as run_module
 from headrace.measure.bench.result import read_records
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
-from headrace.measure.process_tree import descendants, tree_cpu_seconds, tree_memory
+from headrace.measure.process_tree import (
+    MemoryWatch,
+    descendants,
+    tree_cpu_seconds,
+    tree_memory,
+)
 from headrace.testing import synthesize
 
 #: What `result.json` must have.
@@ -323,15 +328,19 @@ def test_what_is_no_number_is_null_in_json(tmp_path):
 def test_memory_and_time_of_children_are_counted():
     code = "x = bytearray(60_000_000); sum(range(3_000_000)); print('ready', flush=True); input()"
     before, cpu = tree_memory(os.getpid()), tree_cpu_seconds(os.getpid())
+    watch = MemoryWatch(os.getpid())
+    watch.now()
+    watch._next = float("inf")  # from here on only what has changed is counted
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
         assert child.stdout.readline() == b"ready\n"
-        after = tree_memory(os.getpid())
+        after, watched = tree_memory(os.getpid()), watch.now()
         assert child.pid in descendants(os.getpid())
         assert tree_cpu_seconds(os.getpid()) > cpu
         child.stdin.close()
     assert after.anonymous - before.anonymous > 55_000_000
+    assert abs(watched.anonymous - after.anonymous) < 10_000_000
     assert after.rss >= after.anonymous
 
 

@@ -56,9 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parsed(
-    parser: argparse.ArgumentParser, arguments: Sequence[str] | None
-) -> argparse.Namespace:
+def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """The arguments; overrides (`key=value`) may stand anywhere, which argparse does not do."""
     args, rest = parser.parse_known_args(arguments)
     overrides = [each for each in rest if "=" in each and not each.startswith("-")]

@@ -5,8 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
-__all__ = ["TreeMemory", "descendants", "tree_cpu_seconds", "tree_memory", "tree_read_bytes"]
+__all__ = [
+    "MemoryWatch",
+    "TreeMemory",
+    "descendants",
+    "tree_cpu_seconds",
+    "tree_memory",
+    "tree_read_bytes",
+]
 
 _PROC = Path("/proc")
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -53,6 +61,42 @@ def tree_memory(pid: int) -> TreeMemory:
         rss += sizes.get("Pss", 0)
         anonymous += sizes.get("Pss_Anon", 0) + sizes.get("Pss_Shmem", 0)
     return TreeMemory(rss << 10, anonymous << 10)
+
+
+class MemoryWatch:
+    """Memory of a process tree again and again, without taking the CPU that is being measured.
+
+    The exact figures walk every page (16 ms for a loader), so they are taken at most 1% of the
+    time; in between, what has changed since is added from the processes' own counts (under 1 ms).
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._next = 0.0
+        self._exact = TreeMemory(0, 0)
+        self._counted = 0
+
+    def now(self) -> TreeMemory:
+        """The memory now."""
+        started = monotonic()
+        counted = self._count()
+        if started >= self._next:
+            self._exact, self._counted = tree_memory(self._pid), counted
+            self._next = monotonic() + 100 * (monotonic() - started)
+        grown = counted - self._counted
+        return TreeMemory(self._exact.rss + grown, self._exact.anonymous + grown)
+
+    def _count(self) -> int:
+        """Anonymous memory, pages that processes share counted for each."""
+        total = 0
+        for process in descendants(self._pid):
+            try:
+                status = (_PROC / str(process) / "status").read_text()
+            except OSError:
+                continue
+            _, found, rest = status.partition("RssAnon:")
+            total += int(rest.split(maxsplit=1)[0]) << 10 if found else 0
+        return total
 
 
 def tree_cpu_seconds(pid: int) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.engine.memory import available_memory
 from headrace.measure.archive import write_json
-from headrace.measure.process_tree import tree_memory
+from headrace.measure.process_tree import MemoryWatch
 from headrace.processes import start_python
 
 __all__ = ["Outcome", "Sight", "supervise"]
@@ -95,6 +95,7 @@ class _Seen:
     def __init__(self, process: subprocess.Popen[bytes], memory: Any) -> None:
         assert process.stdout is not None
         self._process, self._memory = process, memory
+        self._watch = MemoryWatch(process.pid)
         self._out = process.stdout
         os.set_blocking(self._out.fileno(), False)
         self._selector = selectors.DefaultSelector()
@@ -116,7 +117,7 @@ class _Seen:
         if now - self._looked < _LOOK_SECONDS:
             return
         self._looked = now
-        held = tree_memory(self._process.pid)
+        held = self._watch.now()
         self._rss, self._anonymous = max(self._rss, held.rss), max(self._anonymous, held.anonymous)
         line = {
             "t_s": round(now - self._begun, 3),
