@@ -1,42 +1,23 @@
-"""Makes docs/report.png: a comparison of three made-up runs, as Chromium shows it.
+"""Makes docs/report.png: the report of a run or comparison, as Chromium shows it.
 
-    PYTHONPATH=.:src python docs/report_picture.py
-
-The runs are generated, so the figures in the picture say nothing about any loader.
+python docs/report_picture.py RUN
 """
 
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import cv2
-import numpy as np
-from tests.measure.made_runs import oxe29_names, write_made_run
-
-from headrace.measure.report import write_comparison
 
 OUT = Path(__file__).parent / "report.png"
-WIDTH, HEIGHT = 1120, 1985
+WIDTH, HEIGHT = 1120, 2150
 
 
 def main() -> None:
     """Write the picture."""
-    names = oxe29_names()
-    weights = np.linspace(3, 1, len(names))
+    page = Path(sys.argv[1], "report.html").resolve()
     with tempfile.TemporaryDirectory() as root:
-        steady = write_made_run(Path(root, "steady"), names, weights=weights, batches=800, seed=1)
-        stalls = write_made_run(
-            Path(root, "cold_disk"), names, weights=weights, batches=500, seed=2, rate=940,
-            stalls=0.02, memory_mb=310, first_s=1.9, sticky=0.5,
-        )  # fmt: skip
-        killed = write_made_run(
-            Path(root, "killed"), names, weights=weights, batches=260, seed=3, rate=1130,
-            memory_mb=220, growth_mb=420, status="failed",
-            cause="killed by the system, out of memory",
-        )  # fmt: skip
-        text = (killed / "batch_times.jsonl").read_text()
-        (killed / "batch_times.jsonl").write_text(text[:-40])
-        page = write_comparison([steady, stalls, killed], Path(root, "comparison.html"))
         shot = Path(root, "shot.png")
         command = [
             "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",

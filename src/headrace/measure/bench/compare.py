@@ -12,7 +12,16 @@ from typing import Any
 from headrace.errors import HeadraceError, UsageError
 from headrace.measure.archive import write_json
 from headrace.measure.bench.result import summarise
-from headrace.measure.bench.run import Begun, Watch, begin, convert, draw, measure_limit, run_once
+from headrace.measure.bench.run import (
+    Begun,
+    Watch,
+    begin,
+    conversion_folder,
+    convert,
+    draw,
+    measure_limit,
+    run_once,
+)
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.supervise import Outcome
 from headrace.measure.job import Job
@@ -78,7 +87,7 @@ def compare(
                         draw(folder)
     finally:
         for backend in backends:
-            shutil.rmtree(begun.folder / f"convert_{backend}" / "data", ignore_errors=True)
+            shutil.rmtree(conversion_folder(begun.folder, backend) / "data", ignore_errors=True)
     rows, ratios = table.rows(), table.ratios(backends[0])
     write_json(
         begun.folder / "result.json",
@@ -128,7 +137,9 @@ class _Table:
     def limit(self, number: int) -> None:
         """The yardstick of this round."""
         job = next(iter(self._jobs.values()))
-        found, outcome = measure_limit(self._begun.folder / f"limit_{number + 1}", job, self._watch)
+        found, outcome = measure_limit(
+            self._begun.folder / "limits" / str(number + 1), job, self._watch
+        )
         self._limit = found or self._limit
         self._note(outcome)
 

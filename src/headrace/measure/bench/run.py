@@ -147,13 +147,18 @@ def draw(folder: Path, *, comparison: bool = False) -> None:
         _log.warning("the report of %s could not be drawn; log.txt there says why", folder)
 
 
+def conversion_folder(folder: Path, backend: str) -> Path:
+    """Where a rival's copy of the data is written."""
+    return folder / "conversions" / backend
+
+
 def convert(
     folder: Path, backend: str, job: Job, watch: Watch
 ) -> tuple[Path | None, dict[str, Any] | None, Outcome | None]:
     """Convert the data for a rival that needs it: where to, what it took, or why it failed."""
     if find_peer(backend).convert is None:
         return None, None, None
-    where = folder / f"convert_{backend}"
+    where = conversion_folder(folder, backend)
     target = where / "data"
     target.mkdir(parents=True)
     request = {

@@ -118,6 +118,8 @@ class _Seen:
             return
         self._looked = now
         held = self._watch.now()
+        if not held.rss:  # it has just ended
+            return
         self._rss, self._anonymous = max(self._rss, held.rss), max(self._anonymous, held.anonymous)
         line = {
             "t_s": round(now - self._begun, 3),

@@ -33,8 +33,6 @@ COLUMNS = (
 _REPEATED = (
     ("samples_per_s", "samples/s", amount),
     ("limit_ratio", "of decode limit", share),
-    ("p50_s", "p50", seconds),
-    ("p99_s", "p99", seconds),
     ("first_batch_s", "first batch", seconds),
     ("stall_s_per_step", "stall a step", seconds),
     ("peak_anon_mb", "peak memory", megabytes),
