@@ -19,6 +19,7 @@ from headrace.measure.archive import new_run, write_json
 from headrace.measure.bench import BenchSettings, bench, compare
 from headrace.measure.bench import run as run_module
 from headrace.measure.bench.result import read_records
+from headrace.measure.bench.run import mean_limit
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.process_tree import (
@@ -349,3 +350,10 @@ def test_the_machine_s_facts_are_json(tmp_path):
     assert facts["cores_allowed"] >= 1
     assert facts["versions"]["numpy"]
     assert facts["disk"]["free_bytes"] > 0
+
+
+def test_limits_before_and_after_a_run_are_averaged():
+    before = {"decode": 100.0, "asked": {"a": 1.0}, "processes": 2}
+    assert mean_limit([before, {**before, "decode": 110.0}]) == {**before, "decode": 105.0}
+    assert mean_limit([None, before]) == before
+    assert mean_limit([None]) is None

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ _log = logging.getLogger("headrace")
 #: Told what happens: a title ("headrace 2/3") and what is seen of the process.
 Watch = Callable[[str, Sight], None]
 
-_LIMIT_SECONDS = 4.0
+_LIMIT_SECONDS = 3.0
 _LIMIT_TIMEOUT = 300.0
 
 
@@ -57,6 +58,17 @@ def measure_limit(folder: Path, job: Job, watch: Watch) -> tuple[dict[str, Any] 
         folder, request, timeout_s=_LIMIT_TIMEOUT, watch=lambda sight: watch("limit", sight)
     )
     return outcome.measured, outcome
+
+
+def mean_limit(limits: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+    """The mean of several measurements of the same limits; None if none came about."""
+    known = [limit for limit in limits if limit is not None]
+    if not known:
+        return None
+    return {
+        key: statistics.mean(each[key] for each in known) if isinstance(value, float) else value
+        for key, value in known[-1].items()
+    }
 
 
 def run_once(
@@ -112,6 +124,8 @@ def bench(
         request |= {"settings": settings.to_dict(), "machine": begun.machine}
         result = summarise(begun.folder, request, failed, None)
     else:
+        # Before and after: the machine may be another one by then.
+        limits = [measure_limit(begun.folder / "limits" / "before", job, watch)[0]] if limit else []
         request, outcome = run_once(
             begun.folder,
             begun,
@@ -123,10 +137,9 @@ def bench(
             converted=converted,
             conversion=conversion,
         )
-        found = None
         if limit and outcome.status == "complete":
-            found, _ = measure_limit(begun.folder / "limit", job, watch)
-        result = summarise(begun.folder, request, outcome, found)
+            limits.append(measure_limit(begun.folder / "limits" / "after", job, watch)[0])
+        result = summarise(begun.folder, request, outcome, mean_limit(limits))
     write_json(begun.folder / "result.json", result)
     draw(begun.folder)
     return begun.folder, result
