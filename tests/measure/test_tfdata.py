@@ -15,7 +15,7 @@ import pytest
 import headrace as hr
 from headrace.measure.job import Job
 from headrace.measure.peers import find_peer
-from headrace.measure.peers.peer import check_installed
+from headrace.measure.peers.peer import check_installed, shuffle_of
 from headrace.measure.peers.tfdata.options import Options
 from headrace.testing import synthesize
 
@@ -430,3 +430,10 @@ def test_the_backend_says_what_to_install(monkeypatch):
     monkeypatch.setattr("headrace.measure.peers.peer.find_spec", lambda name: None)
     with pytest.raises(hr.UsageError, match=r"tensorflow.*pip install 'headrace\[tf\]'"):
         check_installed(find_peer("tfdata"))
+
+
+def test_how_it_shuffles_is_said_of_the_options_that_are_given(root):
+    peer = find_peer("tfdata")
+    for buffer, words in ((0, "none but"), (77, "buffer of 77 samples")):
+        asked = Job(mixture(root), options={"shuffle.global_buffer": buffer})
+        assert words in shuffle_of(peer, asked)

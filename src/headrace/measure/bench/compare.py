@@ -26,7 +26,7 @@ from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.supervise import Outcome
 from headrace.measure.job import Job
 from headrace.measure.peers import find_peer
-from headrace.measure.peers.peer import check_installed
+from headrace.measure.peers.peer import check_installed, shuffle_of
 
 __all__ = ["Comparison", "compare"]
 
@@ -184,7 +184,7 @@ class _Table:
         row: dict[str, Any] = {
             "status": status,
             "cause": cause,
-            "shuffle": find_peer(backend).shuffle,
+            "shuffle": shuffle_of(find_peer(backend), self._jobs[backend]),
             "conversion": self._converted.get(backend, (None, None))[1],
         }
         for figure in _FIGURES:

@@ -18,6 +18,7 @@ from headrace.measure.bench.supervise import Outcome, Sight, supervise
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.peers import find_peer
+from headrace.measure.peers.peer import shuffle_of
 
 __all__ = ["Watch", "begin", "bench", "draw", "measure_limit", "run_once"]
 
@@ -89,7 +90,7 @@ def run_once(
         "do": "run",
         "name": begun.name if folder == begun.folder else folder.name,
         "backend": backend,
-        "shuffle": find_peer(backend).shuffle,
+        "shuffle": shuffle_of(find_peer(backend), job),
         "job": job.to_dict(),
         "settings": settings.to_dict(),
         "machine": begun.machine,

@@ -13,7 +13,7 @@ from headrace.errors import UsageError
 from headrace.loader import Batch
 from headrace.measure.job import Job
 
-__all__ = ["Conversion", "Opened", "Peer", "check_installed"]
+__all__ = ["Conversion", "Opened", "Peer", "check_installed", "shuffle_of"]
 
 
 class Opened(Protocol):
@@ -49,12 +49,18 @@ class Peer:
     name: str
     needs: tuple[str, ...]  #: modules that it imports
     install: str  #: the command that installs them
-    shuffle: str  #: how well it shuffles, in a few words
+    #: How well it shuffles, in a few words; a function where that depends on its options.
+    shuffle: str | Callable[[Mapping[str, Any]], str]
     open: Callable[[Job, Path | None], AbstractContextManager[Opened]]
     #: Writes what it reads into a folder, which `open` then gets; None: it reads RLDS as it is.
     convert: Callable[[Job, Path], Conversion] | None = None
     #: Its own options (`Job.options`) with their defaults; others are an error.
     options: Mapping[str, Any] | None = None
+
+
+def shuffle_of(peer: Peer, job: Job) -> str:
+    """How well a backend shuffles in a job."""
+    return peer.shuffle if isinstance(peer.shuffle, str) else peer.shuffle(job.options)
 
 
 def check_installed(peer: Peer) -> None:

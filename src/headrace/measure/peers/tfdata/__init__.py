@@ -6,9 +6,10 @@ again. `options.py` has the knobs; nothing but opening it imports TensorFlow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from headrace.measure.job import Job
 from headrace.measure.peers.peer import Peer
@@ -28,11 +29,18 @@ def _open(job: Job, converted: Path | None) -> Iterator[TfdataBatches]:
         opened.close()
 
 
+def _shuffle(options: Mapping[str, Any]) -> str:
+    buffers = Options.from_values(options).shuffle
+    if buffers.global_buffer:
+        return f"buffer of {buffers.global_buffer} samples of the mixture"
+    return "none but the order of mixing"
+
+
 PEER = Peer(
     name="tfdata",
     needs=("tensorflow", "tensorflow_datasets"),
     install="pip install 'headrace[tf]'",
-    shuffle=f"buffer of {Options().shuffle.global_buffer} samples of the mixture",
+    shuffle=_shuffle,
     open=_open,
     options=Options().flat(),
 )
