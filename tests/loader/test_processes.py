@@ -184,6 +184,37 @@ def test_a_process_that_cannot_start_is_told_and_threads_go_on(
     assert "exit code 1" in caplog.text
 
 
+def test_a_system_without_room_for_processes_is_told_and_threads_go_on(
+    mixture, loaders, at_once, caplog, monkeypatch
+):
+    def refuse(*_arguments, **_options):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(process_module, "start_python", refuse)
+    loader = loaders(mixture)
+    take(loader, 20)
+    assert "could not be started" in caplog.text
+    assert "Resource temporarily unavailable" in caplog.text
+    assert loader.statistics().engine.processes == ()
+    loader.close()
+    assert loader.statistics().engine.budget.held == 0
+
+
+def test_threads_that_start_processes_at_once_describe_the_loader_once(
+    mixture, loaders, at_once, monkeypatch
+):
+    made, describe = [], lane_module.described
+
+    def slowly(value):
+        time.sleep(0.2)  # all threads come here meanwhile
+        made.append(describe(value))
+        return made[-1]
+
+    monkeypatch.setattr(lane_module, "described", slowly)
+    with_processes(loaders(mixture, threads=4))
+    assert len(made) == 1
+
+
 def test_a_damaged_frame_raises_with_its_place_from_a_process(own, loaders, at_once):
     loader = loaders(make_mixture(own, ["bridge"]), files=LocalFiles())
     with_processes(loader)

@@ -187,6 +187,15 @@ def test_ctrl_c_keeps_what_was_measured_and_marks_it_incomplete(job, tmp_path):
     assert worker() is None
 
 
+def test_ctrl_c_during_the_yardstick_ends_the_benchmark(job, tmp_path):
+    def interrupt(title, _sight):
+        assert title == "limit", "the run began all the same"
+        raise KeyboardInterrupt
+
+    _, result = bench(job, settings=SHORT, runs=tmp_path, watch=interrupt)
+    assert (result["status"], result["samples_per_s"]) == ("incomplete", None)
+
+
 def test_runs_that_cannot_be_archived_fail_before_they_run(job, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(hr.UsageError, match=r"cannot be archived.*--runs"):

@@ -16,6 +16,7 @@ import signal
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from time import perf_counter
 
 import numpy as np
@@ -61,6 +62,7 @@ class Lanes:
         self.shared = shared  #: None: no processes
         self._specs = specs
         self._about: int | None = None
+        self._lock = Lock()
 
     def __call__(self, counters: Counters) -> Lane:
         return Lane(self, counters)
@@ -77,7 +79,7 @@ class Lanes:
         )
 
     def process(self) -> SampleProcess | None:
-        """Fills samples in a process; None if the budget has no room for one."""
+        """Fills samples in a process; None if the budget or the system has no room for one."""
         if self.shared is None:
             return None
         try:
@@ -85,10 +87,15 @@ class Lanes:
         except BudgetError:
             return None
         try:
-            if self._about is None:
-                self._about = described((self.sources, self.settings, self._specs))
-                weakref.finalize(self, os.close, self._about).atexit = False
+            with self._lock:  # threads come here at about the same moment
+                if self._about is None:
+                    self._about = described((self.sources, self.settings, self._specs))
+                    weakref.finalize(self, os.close, self._about).atexit = False
             return SampleProcess(self._about, self.shared.fd, self.budget)
+        except OSError as error:  # no more processes, files or memory
+            self.budget.release(PROCESS_BYTES)
+            _log.warning("a worker process could not be started (%s): its thread goes on", error)
+            return None
         except BaseException:
             self.budget.release(PROCESS_BYTES)
             raise

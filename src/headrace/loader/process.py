@@ -44,11 +44,15 @@ class SampleProcess:
         self._budget = budget
         self._charged = 0
         self._socket, theirs = socket.socketpair()
-        with theirs:
-            fds = (theirs.fileno(), about, memory)
-            self._process = start_python(
-                _MODULE, *map(str, fds), pass_fds=fds, stdin=subprocess.DEVNULL
-            )
+        try:
+            with theirs:
+                fds = (theirs.fileno(), about, memory)
+                self._process = start_python(
+                    _MODULE, *map(str, fds), pass_fds=fds, stdin=subprocess.DEVNULL
+                )
+        except OSError:
+            self._socket.close()
+            raise
         self._from, self._to = self._socket.makefile("rb"), self._socket.makefile("wb")
 
     def __repr__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import statistics
 import traceback
 from collections.abc import Callable, Sequence
@@ -120,13 +121,17 @@ def bench(
     settings = settings or BenchSettings()
     begun = begin(runs, name or backend, job, settings, backend=backend)
     converted, conversion, failed = convert(begun.folder, backend, job, watch)
+    limits = []
+    if limit and failed is None:
+        # Before and after: the machine may be another one by then.
+        found, outcome = measure_limit(begun.folder / "limits" / "before", job, watch)
+        limits.append(found)
+        failed = outcome if outcome.status == "incomplete" else None
     if failed is not None:
         request = {"name": begun.name, "backend": backend, "job": job.to_dict()}
         request |= {"settings": settings.to_dict(), "machine": begun.machine}
         result = summarise(begun.folder, request, failed, None)
     else:
-        # Before and after: the machine may be another one by then.
-        limits = [measure_limit(begun.folder / "limits" / "before", job, watch)[0]] if limit else []
         request, outcome = run_once(
             begun.folder,
             begun,
@@ -141,6 +146,7 @@ def bench(
         if limit and outcome.status == "complete":
             limits.append(measure_limit(begun.folder / "limits" / "after", job, watch)[0])
         result = summarise(begun.folder, request, outcome, mean_limit(limits))
+    shutil.rmtree(conversion_folder(begun.folder, backend) / "data", ignore_errors=True)
     write_json(begun.folder / "result.json", result)
     draw(begun.folder)
     return begun.folder, result
