@@ -4,6 +4,7 @@ import gc
 import multiprocessing
 import queue
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -243,6 +244,64 @@ def test_memory_below_the_floor_shrinks_prefetch_and_says_so_once(engines):
     engine._mind_memory()
     assert len(said) == 2
     assert engine.statistics().streams[0].slot_limit == 6
+
+
+def test_memory_is_minded_while_nobody_takes_a_batch(engines):
+    free, said = [10_000], queue.SimpleQueue()
+    engine = engines(1, keep_free=1_000, notice=said.put, available=lambda: free[0])
+    stream = engine.stream(Numbers(), SPECS, slots=3)
+    next(stream)
+    free[0] = 500
+    assert "keep" in said.get(timeout=10)
+
+
+def wait_until_full(engine, slots):
+    while engine.statistics().streams[0].ready < slots:
+        pass
+
+
+def test_a_wait_after_idle_threads_deepens_the_prefetch_up_to_the_most(engines):
+    gate = queue.SimpleQueue()
+
+    def gated(counters):
+        def work(task, arrays, place):
+            if task[1] == 0:
+                gate.get()
+
+        return work
+
+    engine = engines(1, worker=gated)
+    stream = engine.stream(Numbers(), SPECS, slots=2, most=4)
+    depths = []
+    for _ in range(5):  # a pause in which all is prefetched, then a rush that has to wait
+        limit = engine.statistics().streams[0].slot_limit
+        for _ in range(limit - engine.statistics().streams[0].ready):
+            gate.put(None)
+        wait_until_full(engine, limit)
+        for _ in range(limit):
+            next(stream)
+        opener = threading.Timer(0.05, gate.put, (None,))
+        opener.start()
+        next(stream)
+        opener.join()
+        depths.append(engine.statistics().streams[0].slot_limit)
+    for _ in range(10):
+        gate.put(None)
+    assert depths == [3, 4, 4, 4, 4]
+
+
+def test_a_consumer_that_is_always_faster_does_not_deepen_the_prefetch(engines):
+    def slow(counters):
+        def work(task, arrays, place):
+            time.sleep(0.001)
+
+        return work
+
+    engine = engines(2, worker=slow)
+    stream = engine.stream(Numbers(), SPECS, slots=2, most=8)
+    for _ in range(30):
+        next(stream)
+    assert engine.statistics().streams[0].slot_limit == 2
 
 
 def test_a_forked_child_is_told_and_its_exit_does_not_hang(engines):

@@ -158,6 +158,13 @@ def test_a_killed_process_is_replaced_by_its_thread_and_nothing_is_lost(
     assert "a worker process died (signal 9, perhaps for want of memory)" in caplog.text
 
 
+def test_the_kernel_is_asked_to_kill_a_process_before_the_loader(mixture, loaders, at_once):
+    loader = loaders(mixture, threads=1)
+    with_processes(loader)
+    (pid,) = loader.statistics().engine.processes
+    assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "1000"
+
+
 def test_a_crashed_process_is_an_error_that_says_what_it_was_reading(mixture, loaders, at_once):
     loader = loaders(mixture, threads=1)
     with_processes(loader)

@@ -21,12 +21,14 @@ from headrace.engine.memory import available_memory
 from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import Arrays, ArraySpec, Lock, Returned, SlotPool
 from headrace.engine.statistics import Counters, EngineStatistics, StageStatistics
-from headrace.engine.stream import BatchSource, Pending, Stream
+from headrace.engine.stream import BatchSource, Gate, Pending, Stream
 from headrace.errors import UsageError
 
 __all__ = ["Engine", "Worker"]
 
 _LOOK_SECONDS = 0.25  # how often free memory is looked at
+_POLL_SECONDS = 0.01  # a batch that is being filled takes 50 ms
+_CLEARLY = 256 << 20  # more than the floor before prefetch grows back, or a quarter of it if less
 _JOIN_SECONDS = 0.7  # a task takes milliseconds; after this it is cut off
 _LAST_SECONDS = 5.0  # what cannot be cut off: a machine that swaps
 _FEWEST_SLOTS = 2  # below the memory floor: one to fill while the consumer has the other
@@ -75,8 +77,8 @@ class Engine:
         self._tasks: queue.PriorityQueue[_Queued] = queue.PriorityQueue()
         self._queued = itertools.count()
         self._opened = itertools.count(1)
-        # A slot has come back, or look again (True), or stop (False).
-        self._events: queue.SimpleQueue[bool | Returned] = queue.SimpleQueue()
+        # A slot has come back, or look again (True), say when you have (a gate), or stop (False).
+        self._events: queue.SimpleQueue[bool | Returned | Gate] = queue.SimpleQueue()
         self._streams: list[Stream] = []
         self._dropped: list[Stream] = []  # whose slots have not all come back yet
         self._wanted: dict[int, int] = {}  # slots of each stream while memory is not short
@@ -97,8 +99,14 @@ class Engine:
         specs: Mapping[str, ArraySpec],
         slots: int,
         lock: Lock | None = None,
+        *,
+        most: int = 0,
     ) -> Stream:
-        """Start delivering a source's batches, with at most `slots` of them in existence."""
+        """Start delivering a source's batches, with at most `slots` of them in existence.
+
+        Where the consumer waits although the threads had been idle, there may be more, up to
+        `most`: as deep a prefetch as the unevenness of its steps asks for.
+        """
         self._check()
         pool = SlotPool(
             specs,
@@ -110,7 +118,13 @@ class Engine:
         )
         rank = next(self._opened)
         stream = Stream(
-            rank, source, pool, lambda: self._stopping, self._one_more, self._check_process
+            rank,
+            source,
+            pool,
+            lambda: self._stopping,
+            self._one_more,
+            partial(self._deeper, most),
+            self._check_process,
         )
         with self._lock:
             self._streams.append(stream)
@@ -120,8 +134,11 @@ class Engine:
         self._events.put(True)
         return stream
 
-    def drop(self, stream: Stream) -> None:
-        """A stream is no longer wanted: start no more of its batches and free its slots."""
+    def drop(self, stream: Stream, *, wait: bool = False) -> None:
+        """A stream is no longer wanted: start no more of its batches and free its slots.
+
+        Those that are being filled become free in a moment, unless it should `wait` for them.
+        """
         with self._lock:
             if stream in self._streams:
                 self._streams.remove(stream)
@@ -129,6 +146,12 @@ class Engine:
                 self._dropped.append(stream)
         stream.abort()
         self._events.put(True)
+        while wait and not self._stopping:
+            handled = Gate()
+            self._events.put(handled)
+            handled.wait(_POLL_SECONDS)
+            if handled.is_set() and not stream.busy:
+                return
 
     def statistics(self) -> EngineStatistics:
         """The figures now."""
@@ -189,6 +212,11 @@ class Engine:
         self._events.put(True)
         return True
 
+    def _deeper(self, most: int, stream: Stream) -> None:
+        """Steps are uneven: prefetch one batch more, up to the most, while memory is not short."""
+        if not self._short and self._wanted.get(id(stream), most) < most:
+            self._one_more(stream)
+
     # -- threads -------------------------------------------------------------------------------
 
     def _start(self) -> None:
@@ -217,18 +245,30 @@ class Engine:
 
     def _schedule(self) -> None:
         looked = 0.0
-        while (event := self._events.get()) is not False:
+        while (event := self._next_event()) is not False:
             if isinstance(event, Returned):
                 event.take_back()
+            handled = event if isinstance(event, Gate) else None
             del event  # it holds the slot
             if self._keep_free and time.monotonic() - looked > _LOOK_SECONDS:
                 looked = time.monotonic()
                 self._mind_memory()
-            for stream in list(self._streams):
-                stream.admit(partial(self._submit, stream.rank))
             for stream in list(self._dropped):
                 if stream.reclaim():
                     self._dropped.remove(stream)
+            # Memory that is about to come back is worth waiting for.
+            patient = not self._events.empty() or any(stream.busy for stream in self._dropped)
+            for stream in list(self._streams):
+                stream.admit(partial(self._submit, stream.rank), patient=patient)
+            if handled is not None:
+                handled.set()
+
+    def _next_event(self) -> bool | Returned | Gate:
+        """What happens next; `True` also when it is time to look at free memory again."""
+        try:
+            return self._events.get(timeout=_LOOK_SECONDS if self._keep_free else None)
+        except queue.Empty:
+            return True
 
     def _submit(self, rank: int, pending: Pending, task: Any) -> None:
         self._tasks.put((-rank, next(self._queued), (pending, task)))
@@ -270,7 +310,7 @@ class Engine:
                 f"only {available / 2**30:.1f} GiB of memory are free, below the "
                 f"{self._keep_free / 2**30:.1f} GiB to keep: prefetching as little as possible"
             )
-        elif self._short and available > self._keep_free * 1.25:
+        elif self._short and available > self._keep_free + min(self._keep_free // 4, _CLEARLY):
             self._short = False
             self._notice("memory is free again: prefetching as before")
         for stream in self._streams:

@@ -1,62 +1,77 @@
-"""How much memory is there: of the machine, and of the control group the process lives in."""
+"""How much memory is there: of the machine, and of the control groups the process lives in."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_memory"]
+__all__ = ["allowed_memory", "available_memory"]
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/proc/self/cgroup")
 _ROOT = Path("/sys/fs/cgroup")
+_UNLIMITED = 1 << 62
 
 
 def available_memory() -> int:
-    """Bytes that can be taken before the machine, or the control group, runs out."""
-    return min(_machine(), *_groups())
+    """Bytes that can be taken before the machine, or a control group, runs out."""
+    return min(_machine("MemAvailable"), *(max(0, limit - used) for limit, used in _groups()))
 
 
-def _machine() -> int:
+def allowed_memory() -> int:
+    """Bytes that the machine has, or a control group allows."""
+    return min(_machine("MemTotal"), *(limit for limit, _ in _groups()))
+
+
+def _machine(name: str) -> int:
     for line in _MEMINFO.read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
-    return 1 << 62
+    return _UNLIMITED
 
 
-def _groups() -> list[int]:
-    """What each control group above us still allows; page cache counts as free."""
-    found = [1 << 62]
+def _groups() -> Iterator[tuple[int, int]]:
+    """Limit and use of each control group that we are in, up to the root.
+
+    In a container the path that the kernel names may not be there, and its root is our group: so
+    folders are tried all the way up.
+    """
+    yield _UNLIMITED, 0
     try:
         lines = _CGROUP.read_text().splitlines()
     except OSError:
-        return found
+        return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers == "":  # the unified hierarchy
-            folder = _ROOT / path.lstrip("/")
-            while folder.is_relative_to(_ROOT):
-                room = _room(
-                    folder / "memory.max", folder / "memory.current", folder, "inactive_file"
-                )
-                found.append(room)
-                folder = folder.parent
+        if controllers == "":
+            root, names = _ROOT, ("memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
-            folder = _ROOT / "memory" / path.lstrip("/")
-            limit, usage = "memory.limit_in_bytes", "memory.usage_in_bytes"
-            found.append(_room(folder / limit, folder / usage, folder, "total_inactive_file"))
-    return found
+            root, names = (
+                _ROOT / "memory",
+                ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+            )
+        else:
+            continue
+        folder = root / path.lstrip("/")
+        while folder.is_relative_to(root):
+            found = _group(folder, *names)
+            if found:
+                yield found
+            folder = folder.parent
 
 
-def _room(limit: Path, usage: Path, folder: Path, cache: str) -> int:
+def _group(folder: Path, limit: str, usage: str, prefix: str) -> tuple[int, int] | None:
+    """Limit and use of one group; None without a limit. Page cache counts as free."""
     try:
-        allowed = limit.read_text().strip()
+        allowed = (folder / limit).read_text().strip()
         if allowed == "max":
-            return 1 << 62
-        used = int(usage.read_text())
+            return None
+        used = int((folder / usage).read_text())
         for line in (folder / "memory.stat").read_text().splitlines():
             name, value = line.split()
-            if name == cache:
+            # Pages of files that were read are dropped when memory is wanted, also active ones.
+            if name in (f"{prefix}inactive_file", f"{prefix}active_file"):
                 used -= int(value)
-        return max(0, int(allowed) - used)
+        return int(allowed), used
     except (OSError, ValueError):
-        return 1 << 62
+        return None

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from headrace.engine.budget import Budget
 from headrace.engine.shared import Region, SharedMemory
+from headrace.errors import BudgetError
 
 __all__ = [
     "NOT_SHARED",
@@ -178,6 +179,13 @@ class SlotPool:
         """Slots that are being filled or are held by the consumer."""
         return self.made - len(self._free)
 
+    @property
+    def exhausted(self) -> bool:
+        """Whether no slot can be had before one comes back."""
+        if self.out >= self.limit:
+            return True
+        return 0 < self.made <= self.out and self._budget.free < self.slot_bytes
+
     def take(self) -> Slot | None:
         """A free slot, a new one if there may be more, or None."""
         if self.out >= self.limit:
@@ -186,7 +194,12 @@ class SlotPool:
             return self._free.pop()
         except IndexError:
             pass
-        self._budget.charge(self.slot_bytes, "a slot for one batch")
+        try:
+            self._budget.charge(self.slot_bytes, "a slot for one batch")
+        except BudgetError:
+            if self.made:
+                return None  # others have the rest of the budget: make do with fewer
+            raise
         try:
             slot = Slot(self._specs, self._shared, self._lock)
         except BaseException:

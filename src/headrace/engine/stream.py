@@ -17,6 +17,7 @@ from headrace.errors import BudgetError
 __all__ = ["BatchSource", "Filled", "Pending", "Stream"]
 
 _STUCK_SECONDS = 0.1  # how long all slots may be with the consumer before another one is made
+_NOTABLE_SECONDS = 0.001  # a wait that is more than waking up
 
 
 class BatchSource(Protocol):
@@ -98,6 +99,7 @@ class Stream(Iterator[Filled]):
         pool: SlotPool,
         closed: Callable[[], bool],
         more: Callable[[Stream], bool],
+        deeper: Callable[[Stream], None],
         check: Callable[[], None],
     ) -> None:
         self.rank = rank  #: how late it was opened
@@ -106,10 +108,12 @@ class Stream(Iterator[Filled]):
         self._engine_closed = closed
         self._check = check  # raises in a process that has none of the threads
         self._more = more  # asks for one more slot; whether the budget has it
+        self._deeper = deeper  # says that one more would have saved a wait
         self._order: queue.SimpleQueue[Pending | BaseException | None] = queue.SimpleQueue()
         self._on_the_way: deque[Pending] = deque()  # the scheduler appends, the consumer pops
         self._delivered = 0
         self._waited = 0.0
+        self._was_full = False  # since the last wait the threads had nothing to do for us
         self._ended = False
         self._failed: BaseException | None = None
 
@@ -118,11 +122,19 @@ class Stream(Iterator[Filled]):
 
     # -- the scheduler's side ------------------------------------------------------------------
 
-    def admit(self, submit: Callable[[Pending, Any], None]) -> None:
-        """Start as many batches as there are slots for. Called by the scheduler thread."""
+    def admit(self, submit: Callable[[Pending, Any], None], *, patient: bool) -> None:
+        """Start as many batches as there are slots for. Called by the scheduler thread.
+
+        It is an error if the budget has room for none at all, unless there will be (`patient`).
+        """
         while not self._ended:
             try:
-                slot = self.pool.take()
+                try:
+                    slot = self.pool.take()
+                except BudgetError:
+                    if not patient:
+                        raise
+                    slot = None
                 if slot is None:
                     return
                 try:
@@ -164,12 +176,18 @@ class Stream(Iterator[Filled]):
         self.pool.shrink()
         return self.pool.made == 0
 
+    @property
+    def busy(self) -> bool:
+        """Whether batches are on their way."""
+        return bool(self._on_the_way)
+
     # -- the consumer's side -------------------------------------------------------------------
 
     def __next__(self) -> Filled:
         self._check()
         if self._failed is not None:
             raise self._failed
+        self._was_full = self._was_full or self._full()
         started = time.perf_counter()
         try:
             pending = self._head()
@@ -177,7 +195,13 @@ class Stream(Iterator[Filled]):
                 if self._engine_closed():
                     raise StopIteration
         finally:
-            self._waited += time.perf_counter() - started
+            waited = time.perf_counter() - started
+            self._waited += waited
+        if waited > _NOTABLE_SECONDS and self._was_full:
+            # The threads were idle before this wait: on average they keep up, and only the
+            # unevenness of steps and batches made it. A deeper prefetch evens that out.
+            self._was_full = False
+            self._deeper(self)
         if self._ended and self._failed is not None:
             raise self._failed  # dropped while we waited: its slots are no longer ours
         self._on_the_way.popleft()
@@ -187,6 +211,12 @@ class Stream(Iterator[Filled]):
             self.pool.put(pending.slot)
             raise pending.error
         return Filled(pending.about, self.pool.lease(pending.slot))
+
+    def _full(self) -> bool:
+        """Whether every batch that there is room for is ready."""
+        if self.pool.out < self.pool.limit or not self._on_the_way:
+            return False
+        return all(pending.done.is_set() for pending in self._on_the_way.copy())
 
     def _head(self) -> Pending:
         """The next batch in order, as soon as it has been started."""
@@ -198,7 +228,7 @@ class Stream(Iterator[Filled]):
                 head = self._order.get(timeout=0.05)
             except queue.Empty:
                 # Every slot is with the consumer, so none will come free by itself.
-                stuck = not self._on_the_way and self.pool.out >= self.pool.limit
+                stuck = not self._on_the_way and self.pool.exhausted
                 if not stuck:
                     stuck_since = None
                 elif stuck_since is None:
@@ -208,7 +238,7 @@ class Stream(Iterator[Filled]):
                         stuck_since = None
                         continue
                     raise BudgetError(
-                        f"all {self.pool.limit} batches that the budget allows are held by the "
+                        f"all {self.pool.made} batches that the budget allows are held by the "
                         "consumer",
                         remedy="Let go of earlier batches (or copy what you keep of them), or "
                         "raise the budget",

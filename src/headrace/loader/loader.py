@@ -19,7 +19,7 @@ from headrace.decoding.resize import use_one_thread_per_call
 from headrace.engine.budget import Budget
 from headrace.engine.engine import Engine
 from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import Lock
+from headrace.engine.slots import Lock, slot_bytes
 from headrace.engine.stream import Filled, Stream
 from headrace.errors import HeadraceError, SplitError, UsageError
 from headrace.loader.batch import Batch
@@ -27,7 +27,7 @@ from headrace.loader.lane import Lanes
 from headrace.loader.opened import OpenedSource, WindowSpec, open_sources
 from headrace.loader.plan import Planner, Sample, read_lines
 from headrace.loader.sequence import TrainingSequence, ValidationSequence
-from headrace.loader.settings import Settings, Sizes
+from headrace.loader.settings import VALIDATION_SLOTS, Settings, Sizes
 from headrace.loader.skipping import Errors
 from headrace.loader.statistics import LoaderStatistics
 from headrace.reading.local import LocalFiles, shared_files
@@ -68,7 +68,7 @@ class Loader:
         threads: int | None = None,
         processes: bool = True,
         budget: int | str | None = None,
-        keep_free: int | str = "1GiB",
+        keep_free: int | str | None = None,
         resize: str = "bilinear",
         on_error: Literal["raise", "skip"] = "raise",
         max_errors: int = 100,
@@ -138,7 +138,7 @@ class Loader:
             sequence = TrainingSequence(
                 self._planner, self._draws, settings.batch_size, settings.rank, settings.world
             )
-            self._stream = self._open(sequence, self._sizes.slots)
+            self._stream = self._open(sequence, self._sizes.slots, self._sizes.most_slots)
             self._start, self._delivered = self._draws, 0
         filled = next(self._stream)
         self._delivered += 1
@@ -176,13 +176,22 @@ class Loader:
         """
         planner, length = self._validation_plan()
         settings = self.settings
+        if self._engine.budget.free < VALIDATION_SLOTS * slot_bytes(self._sizes.specs):
+            self._rewind()
         stream = self._open(
             ValidationSequence(
                 planner, length, settings.batch_size, settings.rank, settings.world, limit_batches
             ),
-            self._sizes.validation_slots,
+            max(1, self._sizes.validation_slots),
         )
         return _Pass(self, stream)
+
+    def _rewind(self) -> None:
+        """Give up prefetched batches of training; they are filled again when they are wanted."""
+        if self._stream is not None:
+            self._engine.drop(self._stream, wait=True)
+            self._start, self._delivered = self._draws, 0
+            self._stream = None
 
     def validation_length(self) -> int:
         """Samples of one validation pass, of all ranks together."""
@@ -247,8 +256,8 @@ class Loader:
         settings = self.settings
         return draws_after(self._start, self._delivered, settings.batch_size, settings.world)
 
-    def _open(self, sequence: Any, slots: int) -> Stream:
-        return self._engine.stream(sequence, self._sizes.specs, slots, self._lock)
+    def _open(self, sequence: Any, slots: int, most: int = 0) -> Stream:
+        return self._engine.stream(sequence, self._sizes.specs, slots, self._lock, most=most)
 
     def _batch(self, filled: Filled) -> Batch:
         draft, arrays = filled.about, filled.arrays

@@ -12,6 +12,7 @@ import pickle
 import socket
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -95,9 +96,16 @@ def serve(parent: _Parent, about: int, memory: int) -> None:
         parent.send("done", done, error, texts.language, texts.robot, counters.values())
 
 
+def _be_killed_first() -> None:
+    """Ask the kernel to take us when memory runs out: our thread goes on, and nothing is lost."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
 def main() -> None:
     """Serve, and leave quietly with the parent."""
     connection, about, memory = map(int, sys.argv[1:])
+    _be_killed_first()
     parent = _Parent(connection)
     try:
         serve(parent, about, memory)

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 
 from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.resize import Filter, check_filter
-from headrace.engine.memory import available_memory
+from headrace.engine.memory import allowed_memory, available_memory
 from headrace.engine.shared import sharing_is_possible
 from headrace.engine.slots import ArraySpec, slot_bytes
 from headrace.errors import BudgetError, UsageError
@@ -19,9 +19,12 @@ from headrace.processes import allowed_cpus
 
 __all__ = ["Settings", "Sizes", "camera_size", "parse_size", "rank_and_world"]
 
-#: Batches that wait ready for the consumer. Not tuned: hides a jitter of several steps, and is
-#: 100 MB at batch 64 of 256x256 pairs.
+#: Batches that wait ready for the consumer at first: 100 MB at batch 64 of 256x256 pairs. More do
+#: not make an even consumer faster (benchmarks/results has the sweep).
 PREFETCH = 4
+#: Where the consumer waits although threads were idle, its steps are uneven and the prefetch grows
+#: up to so many batches. Not tuned: hides a pause of 16 steps.
+DEEPEST = 16
 #: Where there are no processes, and unless more are asked for. Measured on 16 cores: every frame
 #: takes the interpreter lock a few times, and with 16 threads handing it on takes longer than
 #: decoding (benchmarks/results).
@@ -29,7 +32,10 @@ MOST_THREADS = 8
 #: What a worker process holds beside its reading and decoding: the interpreter and the libraries.
 #: Measured at work: 37 MB anonymous on Python 3.11 with OpenCV 4, 66 MB on 3.12 with OpenCV 5.
 PROCESS_BYTES = 64 << 20
+#: Memory to leave free, where it is at most an eighth of what the machine or container has.
+KEEP_FREE = 1 << 30
 VALIDATION_SLOTS = 2
+_LEAST_SLOTS = 3  # a batch of training with the consumer, and two of validation
 SPARE_SLOTS = 2  # allowed for, but only made when a consumer keeps batches
 _READ_BUFFER = 1 << 20  # encoded bytes a thread may hold: ten times a large frame
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -49,7 +55,8 @@ class Settings:
     threads: int
     threads_given: bool  #: by the user; else there may be fewer
     processes: bool  #: threads may pass their work on to processes
-    budget: int | None  #: bytes; None: as much as is needed, at most a quarter of what is free
+    #: Bytes; None: as much as is needed, at most a quarter of what is free (half, for two batches).
+    budget: int | None
     keep_free: int
     resize: Filter
     max_errors: int  #: samples that may be skipped; 0: the first damaged one is raised
@@ -68,7 +75,7 @@ class Settings:
         threads: int | None,
         processes: bool,
         budget: int | str | None,
-        keep_free: int | str,
+        keep_free: int | str | None,
         resize: str,
         on_error: str,
         max_errors: int,
@@ -99,7 +106,11 @@ class Settings:
             threads_given=bool(threads),
             processes=processes and sharing_is_possible(),
             budget=None if budget is None else parse_size(budget),
-            keep_free=parse_size(keep_free),
+            keep_free=(
+                min(KEEP_FREE, allowed_memory() // 8)
+                if keep_free is None
+                else parse_size(keep_free)
+            ),
             resize=cast(Filter, resize),
             max_errors=max_errors if on_error == "skip" else 0,
             rank=rank,
@@ -112,7 +123,8 @@ class Sizes:
     """Memory: the arrays of a slot, how many slots, and the budget; threads that fit into it."""
 
     specs: Mapping[str, ArraySpec]
-    slots: int  #: of training
+    slots: int  #: of training, at first
+    most_slots: int  #: of training, where steps are uneven
     validation_slots: int
     budget: int
     threads: int
@@ -130,15 +142,19 @@ class Sizes:
         working = threads * (scratch + _READ_BUFFER)
         processes = threads * PROCESS_BYTES if settings.processes else 0
         wanted = PREFETCH + 2 + VALIDATION_SLOTS  # and one being filled, one with the consumer
+        most = wanted + DEEPEST - PREFETCH
         limit = settings.budget
         if limit is None:
-            limit = min((wanted + SPARE_SLOTS) * one + working + processes, available_memory() // 4)
+            free = available_memory()
+            limit = min((most + SPARE_SLOTS) * one + working + processes, free // 4)
+            limit = max(limit, min(_LEAST_SLOTS * one + working, free // 2))
         if (limit - working - processes) // one < wanted - PREFETCH // 2:
             processes = 0  # too little is left to prefetch: no processes rather than no slots
         if not processes and not settings.threads_given:
             threads = min(threads, MOST_THREADS)
             working = threads * (scratch + _READ_BUFFER)
-        slots = min(wanted, (limit - working - processes) // one)
+        fit = (limit - working - processes) // one
+        slots = min(wanted, fit)
         if slots < 2:
             raise BudgetError(
                 f"a budget of {limit / 2**20:.0f} MiB does not hold two batches: each has "
@@ -146,8 +162,16 @@ class Sizes:
                 f"{working / 2**20:.1f} MiB to read and decode",
                 remedy="Raise the budget, or lower batch_size, image_size or threads",
             )
-        validation = VALIDATION_SLOTS if slots >= 2 + VALIDATION_SLOTS else 1
-        return Sizes(specs, slots - validation, validation, limit, threads, bool(processes))
+        validation = min(VALIDATION_SLOTS, slots - 2)  # none: training makes room for it
+        return Sizes(
+            specs=specs,
+            slots=slots - validation,
+            most_slots=max(slots, min(most, fit - SPARE_SLOTS)) - validation,
+            validation_slots=validation,
+            budget=limit,
+            threads=threads,
+            processes=bool(processes),
+        )
 
 
 def camera_size(source: OpenedSource) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from headrace.measure.peers.peer import Peer
 
 __all__ = ["PEER"]
 
-_OPTIONS: dict[str, Any] = {"budget": None, "keep_free": "1GiB", "processes": True}
+_OPTIONS: dict[str, Any] = {"budget": None, "keep_free": None, "processes": True}
 
 
 class _Native:

@@ -48,7 +48,7 @@ class LoaderOptions(TypedDict, total=False):
     threads: int | None
     processes: bool
     budget: int | str | None
-    keep_free: int | str
+    keep_free: int | str | None
     resize: str
     on_error: Literal["raise", "skip"]
     max_errors: int
