@@ -6,7 +6,6 @@ import numpy as np
 
 from headrace.config.mixture import Mixture
 
-
 STAGES = {
     "read": {"busy_s": 2.1, "waiting_s": 17.6},
     "decode": {"busy_s": 37.9, "waiting_s": 0.8},

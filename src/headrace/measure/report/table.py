@@ -39,8 +39,9 @@ class Table:
             )
             rows.append(f'<tr><th scope="row">{escape(name)}</th>{marked}</tr>')
         words = (self.heads[0], *self.words)
-        table = html_table(self.heads, rows, self.caption, words, "narrow")
-        return f"<h3>{escape(self.title)}</h3>{table}"
+        # A caption is as narrow as its table: sentences stand above it.
+        table = html_table(self.heads, rows, "", words, "narrow", self.title)
+        return f'<h3>{escape(self.title)}</h3><p class="soft">{escape(self.caption)}</p>{table}'
 
     def text(self) -> str:
         """The same for a terminal or a text file."""
@@ -51,12 +52,22 @@ class Table:
 
 
 def html_table(
-    heads: Sequence[str], rows: Sequence[str], caption: str, words: Sequence[str], kind: str = ""
+    heads: Sequence[str],
+    rows: Sequence[str],
+    caption: str,
+    words: Sequence[str],
+    kind: str = "",
+    label: str = "",
 ) -> str:
-    """A table of finished rows; the columns in `words` are aligned to the left."""
+    """A table of finished rows; the columns in `words` are aligned to the left.
+
+    `label` names it for screen readers where there is no caption.
+    """
     marked = "".join(f'<th scope="col"{_kind(head in words)}>{escape(head)}</th>' for head in heads)
+    named = f' aria-label="{escape(label)}"' if label else ""
+    above = f"<caption>{escape(caption)}</caption>" if caption else ""
     return (
-        f'<div class="scroll"><table class="{kind}"><caption>{escape(caption)}</caption>'
+        f'<div class="scroll"><table class="{kind}"{named}>{above}'
         f"<thead><tr>{marked}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
 
