@@ -6,6 +6,8 @@ import pytest
 
 from headrace.errors import UsageError
 from headrace.measure.report import write_comparison, write_run_report
+from headrace.measure.report.breakdown import stages
+from headrace.measure.report.run import read_run
 from headrace.measure.report.svg import escape
 from tests.measure.made_runs import oxe29_names, write_made_run
 from tests.measure.report_pages import FIGURES, HOSTILE, MIXTURES, Page, parsed, svg_files, texts
@@ -120,3 +122,29 @@ def test_escaped_text_comes_back_from_an_xml_reader(text):
     root = ElementTree.fromstring(f'<a b="{inside}">{inside}</a>'.encode())
     assert root.text == root.get("b")
     assert root.text.replace("\ufffd", "") == "".join(c for c in text if c.isprintable())
+
+
+def test_a_page_says_which_run_it_is_how_long_and_how_it_was_shuffled(tmp_path):
+    words = Page(write_run_report(write_made_run(tmp_path / "seven")).read_text("utf-8")).words
+    assert "seven · 380 batches measured after 20 of warm-up · AMD EPYC 9654, 2 cores" in words
+    assert "shuffle: global" in words
+
+
+def test_facts_of_the_machine_are_words_not_json(tmp_path):
+    machine = {"memory_bytes": 25_276_518_400, "cgroup": {}, "versions": {"a": "1", "b": "2"}}
+    folder = write_made_run(tmp_path / "run", machine=machine)
+    words = "".join(Page(write_run_report(folder).read_text("utf-8")).words)
+    for line in ("memory_bytes  25.3 GB", "cgroup        -", "versions      a 1, b 2"):
+        assert line in words
+
+
+def test_stages_that_are_either_busy_or_waiting_have_one_bar(tmp_path):
+    busy = {"read": {"busy_s": 1.0, "waiting_s": 0.0}, "decode": {"busy_s": 9.0, "waiting_s": 0.0}}
+    idle = {"waiting for work": {"busy_s": 0.0, "waiting_s": 2.0}}
+    folder = write_made_run(tmp_path / "run", stages={**busy, **idle})
+    plot = stages([read_run(folder)])
+    assert ">9 s<" in plot.file()
+    assert " / " not in plot.file()
+    assert "the longest stage is what limits" in plot.caption
+    both = stages([read_run(write_made_run(tmp_path / "both"))])
+    assert "37.9 s / 800 ms" in both.file()

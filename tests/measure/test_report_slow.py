@@ -5,7 +5,6 @@ import pytest
 
 from headrace.measure.report import write_comparison, write_run_report
 from headrace.measure.report.batches import Batches
-from headrace.measure.report.breakdown import stages
 from headrace.measure.report.run import read_run
 from headrace.measure.report.slow import by_dominant, slowest, switch_stay, switches
 from headrace.measure.report.slow_tables import (
@@ -187,32 +186,3 @@ def test_columns_of_text_line_up_and_long_names_are_cut():
     assert len(one) == len(two) == 72 + 2 + 2 + 2 + 5 - 4
     assert (one[71], one[74:]) == ("…", " 1  a")
     assert (heads[:4], two[74:]) == ("name", "22  b")
-
-
-# ---- the rest of the page
-
-
-def test_a_page_says_which_run_it_is_how_long_and_how_it_was_shuffled(tmp_path):
-    words = Page(write_run_report(write_made_run(tmp_path / "seven")).read_text("utf-8")).words
-    assert "seven · 380 batches measured after 20 of warm-up · AMD EPYC 9654, 2 cores" in words
-    assert "shuffle: global" in words
-
-
-def test_facts_of_the_machine_are_words_not_json(tmp_path):
-    machine = {"memory_bytes": 25_276_518_400, "cgroup": {}, "versions": {"a": "1", "b": "2"}}
-    folder = write_made_run(tmp_path / "run", machine=machine)
-    words = "".join(Page(write_run_report(folder).read_text("utf-8")).words)
-    for line in ("memory_bytes  25.3 GB", "cgroup        -", "versions      a 1, b 2"):
-        assert line in words
-
-
-def test_stages_that_are_either_busy_or_waiting_have_one_bar(tmp_path):
-    busy = {"read": {"busy_s": 1.0, "waiting_s": 0.0}, "decode": {"busy_s": 9.0, "waiting_s": 0.0}}
-    idle = {"waiting for work": {"busy_s": 0.0, "waiting_s": 2.0}}
-    folder = write_made_run(tmp_path / "run", stages={**busy, **idle})
-    plot = stages([read_run(folder)])
-    assert ">9 s<" in plot.file()
-    assert " / " not in plot.file()
-    assert "the longest stage is what limits" in plot.caption
-    both = stages([read_run(write_made_run(tmp_path / "both"))])
-    assert "37.9 s / 800 ms" in both.file()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from headrace.measure.report.quantities import amount, seconds
 from headrace.measure.report.run import Run
-from headrace.measure.report.slow import Group, by_dominant, slowest, switch_stay
+from headrace.measure.report.slow import Group, SlowBatch, by_dominant, slowest, switch_stay
 from headrace.measure.report.table import Table
 
 __all__ = ["dominant_table", "run_tables", "slowest_table", "switch_table"]
@@ -75,11 +75,7 @@ def slowest_table(run: Run) -> Table:
                 seconds(batch.dt_s),
                 seconds(batch.fetch_s),
                 batch.dominant or "-",
-                "first time"
-                if batch.gap is None and batch.dominant
-                else "-"
-                if batch.gap is None
-                else f"{batch.gap:,}",
+                _gap(batch),
             )
             for batch in found
         ),
@@ -94,3 +90,9 @@ def _figures(group: Group) -> tuple[str, ...]:
         seconds(group.p50_s),
         seconds(group.p90_s),
     )
+
+
+def _gap(batch: SlowBatch) -> str:
+    if batch.gap is None:
+        return "first time" if batch.dominant else "-"
+    return f"{batch.gap:,}"
