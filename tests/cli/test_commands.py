@@ -256,6 +256,8 @@ def test_report_rebuilds_the_files_of_one_run_and_prints_its_figures(run, tmp_pa
     assert (code, err) == (0, "")
     assert "samples/s" in out
     assert "Near the decode limit (9" in out
+    for title in ("Batch time by dominant dataset", "Switch and stay", "The ten slowest batches"):
+        assert f"\n{title}\n" in out
     assert out.strip().endswith(str(folder / "report.html"))
     for name in ("mixture_over_time.svg", "mixture_windows_every_stride.svg", "report.html"):
         assert (folder / name).exists()
@@ -281,6 +283,11 @@ def test_report_compares_several_runs_in_one_page(run, tmp_path, monkeypatch):
     assert [entry["label"] for entry in found["runs"]] == ["a", "b"]
     assert found["runs"][0]["figures"]["samples_per_s"] > 800
     assert found["runs"][0]["mixture"]["bridge"]["asked"] == pytest.approx(1 / 3)
+    times = found["runs"][0]["batch_time"]
+    assert sum(group["batches"] for group in times["by_dominant_dataset"]) == 380
+    assert times["switch"]["batches"] + times["stay"]["batches"] == 379
+    assert times["switch_stay_ratio"] == pytest.approx(1, abs=0.2)
+    assert len(times["slowest"]) == 10
 
 
 def test_report_shows_what_a_killed_run_left_and_says_what_is_missing(run, tmp_path):

@@ -6,6 +6,12 @@ import numpy as np
 
 from headrace.config.mixture import Mixture
 
+STAGES = {
+    "read": {"busy_s": 2.1, "waiting_s": 17.6},
+    "decode": {"busy_s": 37.9, "waiting_s": 0.8},
+    "deliver": {"busy_s": 0.6, "waiting_s": 19.2},
+}
+
 
 def oxe29_names():
     return [source.name for source in Mixture.load("oxe29", ["root=."]).sources]
@@ -106,13 +112,7 @@ def write_made_run(
             n: {"asked": float(w), "served": float(s)}
             for n, w, s in zip(names, weights, served, strict=True)
         },
-        "stages": {
-            "read": {"busy_s": 2.1, "waiting_s": 17.6},
-            "decode": {"busy_s": 37.9, "waiting_s": 0.8},
-            "deliver": {"busy_s": 0.6, "waiting_s": 19.2},
-        }
-        if stages
-        else None,
+        "stages": STAGES if stages is True else stages or None,
         "shuffle": "global" if stages else "buffer of 1,000 samples",
         "config": {"loader": {"batch_size": batch_size, "image_size": 256}},
         "machine": {"cpu": "AMD EPYC 9654", "cores": 2, "memory_gb": 24.0},

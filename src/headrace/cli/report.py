@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.cli.output import print_json, print_table
     from headrace.measure.report.page import COLUMNS, row_cells
     from headrace.measure.report.runs import read_runs
+    from headrace.measure.report.slow_tables import run_tables, switch_table
     from headrace.measure.report.verdict import comparison_verdict
     from headrace.measure.report.write import write_comparison, write_run_report
 
@@ -67,6 +69,9 @@ def run(args: argparse.Namespace) -> int:
         print()
         for row in cells:
             print(f"{_one_line(row[0])}: {_one_line(row[-1])}")
+        for table in run_tables(runs[0]) if len(runs) == 1 else [switch_table(runs)]:
+            print(f"\n{table.text()}", end="")
+        print()
         print(f"{_one_line(verdict)}\n{path}" if verdict else path)
     for run in runs:
         for problem in run.problems:
@@ -77,8 +82,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _as_json(run: Run) -> dict[str, Any]:
+    from headrace.measure.report.slow import by_dominant, slowest, switch_stay
     from headrace.measure.report.verdict import run_verdict
 
+    changes = switch_stay(run.batches)
     return {
         "label": run.label,
         "path": str(run.folder),
@@ -91,6 +98,12 @@ def _as_json(run: Run) -> dict[str, Any]:
         "mixture": {
             name: {"asked": share.asked, "served": share.served}
             for name, share in run.mixture.items()
+        },
+        "batch_time": {
+            "by_dominant_dataset": [asdict(group) for group in by_dominant(run.batches)],
+            **asdict(changes),
+            "switch_stay_ratio": changes.ratio,
+            "slowest": [asdict(batch) for batch in slowest(run.batches)],
         },
         "problems": list(run.problems),
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +91,8 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
         fetch = _Pairs([f"{part}.array_record" for part in parts], steps, stored.offsets)
         return batches(sources, weights, job.seed, job.batch_size, fetch, decoder.decode, **counts)
 
-    delivery = Delivery(stored.names, start, **counts)
-    try:
+    with closing(Delivery(stored.names, start, **counts)) as delivery:
         yield delivery
-    finally:
-        delivery.close()
 
 
 PEER = Peer(

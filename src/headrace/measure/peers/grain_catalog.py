@@ -7,7 +7,7 @@ four CPUs, worker processes beyond: `grain_pipeline.counts_of` says why.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,8 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
             **counts,
         )
 
-    delivery = Delivery(samples.names, start, **counts)
-    try:
+    with closing(Delivery(samples.names, start, **counts)) as delivery:
         yield delivery
-    finally:
-        delivery.close()
 
 
 PEER = Peer(

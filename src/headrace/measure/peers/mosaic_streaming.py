@@ -12,7 +12,7 @@ Both frames of a pair are stored, so nearly every frame is on disk twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +99,8 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
             )
         )
 
-    delivery = Delivery(stored.names, start, threads=workers, workers=workers)
-    try:
+    with closing(Delivery(stored.names, start, threads=workers, workers=workers)) as delivery:
         yield delivery
-    finally:
-        delivery.close()
 
 
 PEER = Peer(

@@ -14,7 +14,7 @@ those of the native loader, to the byte.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -84,11 +84,8 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
         )
         return map(numpy_frames, iter(loader))
 
-    delivery = Delivery(samples.names, start, threads=workers, workers=workers)
-    try:
+    with closing(Delivery(samples.names, start, threads=workers, workers=workers)) as delivery:
         yield delivery
-    finally:
-        delivery.close()
 
 
 PEER = Peer(

@@ -33,6 +33,8 @@ class Batches:
     t_s: Floats
     #: Seconds of the whole step.
     dt_s: Floats
+    #: Seconds of it until the batch was there.
+    fetch_s: Floats
     #: Batches of the warm-up.
     warmup: NDArray[np.bool_]
     #: The dataset with most samples in each batch; "" where it is not known.
@@ -58,6 +60,7 @@ class Batches:
             self.idx[keep],
             self.t_s[keep],
             self.dt_s[keep],
+            self.fetch_s[keep],
             self.warmup[keep],
             self.dominant[keep],
             self.names,
@@ -67,14 +70,15 @@ class Batches:
     @staticmethod
     def of(records: Iterable[Mapping[str, Any]]) -> Batches:
         """Columns of the records, which are read once and not kept."""
-        columns = _Columns()
+        columns, fields = _Columns(), ("idx", "t_s", "dt_s", "fetch_dt_s")
         counts = _Counts()
         for chunk in _chunks(records):
-            columns.add(chunk, ("idx", "t_s", "dt_s"))
+            columns.add(chunk, fields)
             counts.add(chunk)
         names, table = counts.table()
-        idx, t_s, dt_s = (columns[name] for name in ("idx", "t_s", "dt_s"))
-        dt_s[dt_s < 0] = np.nan
+        idx, t_s, dt_s, fetch_s = (columns[name] for name in fields)
+        for times in (dt_s, fetch_s):
+            times[times < 0] = np.nan
         if np.isnan(t_s).any():  # older records have no clock: the steps' times add up to one
             t_s = np.cumsum(np.nan_to_num(dt_s))
         if not (np.diff(idx) > 0).all() or np.isnan(idx).any():  # damaged: count them ourselves
@@ -88,6 +92,7 @@ class Batches:
             idx,
             t_s,
             dt_s,
+            fetch_s,
             np.array(counts.warmup, dtype=np.bool_),
             dominant,
             names,
@@ -99,7 +104,7 @@ class Batches:
 class Memory:
     """The records of memory.jsonl in MB; NaN where one has no usable number."""
 
-    #: Seconds since the first request.
+    #: Seconds since the process was started, which is some time before its first request.
     t_s: Floats
     #: Resident memory.
     rss_mb: Floats

@@ -49,21 +49,27 @@ def shares(runs: Sequence[Run]) -> Plot:
 def stages(runs: Sequence[Run]) -> Plot:
     """Seconds each stage was busy and waited."""
     title = "Stage times"
+    every = [stage for run in runs for stage in run.stages.values()]
+    # Where no stage has both, as in the native loader, one bar says it and a second is only noise.
+    both = any(stage.busy_s and stage.waiting_s for stage in every)
     rows = []
     for run in runs:
         group = run.label if len(runs) > 1 else ""
         for name, stage in run.stages.items():
-            rows.append(Row(name, (stage.busy_s, stage.waiting_s), group))
+            times = (stage.busy_s, stage.waiting_s)
+            rows.append(Row(name, times if both else (stage.busy_s or stage.waiting_s,), group))
             group = ""
     if not rows:
         return Plot("stages", title, None, "no run reports the times of its stages")
     silent = [run.label for run in runs if not run.stages]
-    drawing = bar_chart(
-        "stages", title, rows, ("busy", "waiting"), Measure("time", seconds, from_zero=True)
-    )
+    series = ("busy", "waiting") if both else ("over all threads",)
+    drawing = bar_chart("stages", title, rows, series, Measure("time", seconds, from_zero=True))
     caption = (
         "Seconds over all threads of a stage. The stage that is busy and never waits is the one "
         "that limits; the others wait for it."
+        if both
+        else "Seconds over all threads. Where they hardly wait for work, the longest stage is what "
+        "limits; where they wait for long, the loader was faster than the batches were taken."
     )
     caption += f" Without stage times: {', '.join(silent)}." if silent else ""
     return Plot("stages", title, drawing, caption)

@@ -80,14 +80,16 @@ body{margin:0 auto;max-width:1100px;padding:24px 20px 60px;background:var(--pape
 color:var(--ink);font:15px/1.5 system-ui,-apple-system,'Segoe UI',sans-serif}
 h1{font-size:26px;line-height:1.2;margin:0 0 4px}h2{font-size:19px;margin:34px 0 8px}
 h3{font-size:15px;margin:18px 0 4px}p{margin:6px 0;max-width:80ch}.soft{color:var(--soft)}
-.lead{font-size:17px}.scroll{overflow-x:auto}
+.lead{font-size:17px}.about{color:var(--soft);font-weight:400;
+font-size:13px;line-height:1.3;display:inline-block}.scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums}
 caption{text-align:left;color:var(--soft);padding:0 0 6px}
 th,td{padding:6px 8px;border-bottom:1px solid var(--rule);text-align:right;vertical-align:top}
 th{font-weight:600}thead th{color:var(--soft);vertical-align:bottom}
 th:first-child,td.words,th.words{text-align:left}td.words{min-width:18em}
 th[scope=row]{overflow-wrap:anywhere;min-width:8.5em;max-width:20em}td{white-space:nowrap}
-td.words{white-space:normal}table.narrow{width:auto}
+td.words{white-space:normal;overflow-wrap:anywhere}table.narrow{width:auto}
+table.narrow th[scope=row]{min-width:5em}table.narrow td.words{min-width:10em}
 figure{margin:18px 0 26px;padding:0;break-inside:avoid}
 figure svg{display:block;width:100%;min-width:640px;height:auto}
 figcaption{color:var(--soft);max-width:90ch;margin-top:4px}

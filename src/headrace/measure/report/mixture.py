@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 import numpy as np
@@ -11,6 +10,9 @@ from headrace.measure.report.bands import gathered, stacked_areas, stacked_colum
 from headrace.measure.report.plot import Plot
 from headrace.measure.report.points import POINTS, rolling_shares
 from headrace.measure.report.run import Run
+from headrace.measure.report.slow import switches
+from headrace.measure.report.slow_tables import run_tables
+from headrace.measure.report.table import aligned, one_line
 
 __all__ = ["mixture_over_time", "mixture_summary", "mixture_windows"]
 
@@ -62,24 +64,24 @@ def mixture_windows(run: Run, name: str = "mixture_windows_every_stride") -> Plo
     drawing = stacked_columns(name, title, groups, bands)
     caption = (
         f"{_TOGETHER} sequential batches every {stride:,}: neighbours that look alike come from a "
-        "shuffle that does not reach far. Share of the samples by dataset; one column a batch."
+        "shuffle that does not reach far. Share of the samples by dataset; one column a batch. The "
+        "figures are means over the batches shown."
     )
     return Plot(name, title, drawing, caption)
 
 
 def mixture_summary(run: Run) -> str:
-    """The mixture in numbers, as text: one `key: value` a line, then two tables.
+    """The mixture in numbers, as text: one `key: value` a line, then tables.
 
     `dominant_switch_rate` is the share of batches whose dominant dataset (the one with most samples
     in it) differs from that of the batch before.
     """
     batches = run.batches.measured()
     dominant = [str(name) for name in batches.dominant if name]
-    pairs = [*itertools.pairwise(dominant)]
-    switches = sum(a != b for a, b in pairs)
-    rate = f"{switches / len(pairs):.4f}" if pairs else "-"
+    switched, stayed = (int(where.sum()) for where in switches(batches))
+    rate = f"{switched / (switched + stayed):.4f}" if switched + stayed else "-"
     lines = [
-        f"run: {_line(run.label)}",
+        f"run: {one_line(run.label)}",
         f"measured_batches: {len(batches)}",
         f"measured_samples: {batches.samples.sum():.0f}",
         f"datasets: {len(run.mixture)}",
@@ -88,18 +90,17 @@ def mixture_summary(run: Run) -> str:
         "top_datasets:",
     ]
     for name, count in Counter(dominant).most_common(_TOP_DATASETS):
-        lines.append(f"  {_line(name)}: dominant in {count} ({100 * count / len(dominant):.2f}%)")
-    width = max([len(_line(name)) for name in run.mixture] + [7])
-    lines += ["", f"{'dataset':<{width}}  {'asked':>9}  {'served':>9}  {'difference':>10}"]
+        lines.append(
+            f"  {one_line(name)}: dominant in {count} ({100 * count / len(dominant):.2f}%)"
+        )
     order = sorted(run.mixture.items(), key=lambda item: -(item[1].served or 0.0))
+    rows = []
     for name, share in order:
         known = share.asked is not None and share.served is not None
         apart = f"{100 * (share.served - share.asked):+.3f}%" if known else "-"  # type: ignore[operator]
-        lines.append(
-            f"{_line(name):<{width}}  {_percent(share.asked):>9}  {_percent(share.served):>9}  "
-            f"{apart:>10}"
-        )
-    return "\n".join(lines) + "\n"
+        rows.append((name, _percent(share.asked), _percent(share.served), apart))
+    lines += ["", *aligned(("dataset", "asked", "served", "difference"), rows), ""]
+    return "\n".join([*lines, *(table.text() for table in run_tables(run))])
 
 
 def _stride(count: int) -> int:
@@ -111,8 +112,3 @@ def _stride(count: int) -> int:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.3f}%"
-
-
-def _line(name: str) -> str:
-    """A name that cannot begin a line of its own."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)

@@ -10,9 +10,11 @@ import numpy as np
 from headrace.measure.report.look import PAGE_STYLE, SVG_STYLE, VARIABLES
 from headrace.measure.report.plot import Plot
 from headrace.measure.report.quantities import amount, megabytes, seconds, share
+from headrace.measure.report.records import finite
 from headrace.measure.report.run import Run
 from headrace.measure.report.runs import Range
 from headrace.measure.report.svg import escape
+from headrace.measure.report.table import Table, html_table, nothing
 from headrace.measure.report.verdict import comparison_verdict, run_verdict
 
 __all__ = ["COLUMNS", "page", "row_cells"]
@@ -47,6 +49,7 @@ def page(
     plots: Sequence[Plot],
     ranges: Mapping[str, Mapping[str, Range]] | None = None,
     problems: Sequence[str] = (),
+    tables: Sequence[Table] = (),
 ) -> str:
     """The whole page as text."""
     lead = comparison_verdict(runs, ranges or {}) if len(runs) > 1 else ""
@@ -54,11 +57,14 @@ def page(
         (
             f"<h1>{escape(title)}</h1>",
             f'<p class="lead">{escape(lead)}</p>' if lead else "",
+            f'<p class="soft">{escape(_origin(runs[0]))}</p>' if len(runs) == 1 else "",
             _problems(runs, problems),
             _summary(runs),
             _repeats(ranges or {}),
             "<h2>Plots</h2>" if plots else "",
             *(_figure(plot) for plot in plots),
+            "<h2>Where batch time goes</h2>" if tables else "",
+            *(table.html() for table in tables),
             "<h2>How it was measured</h2>",
             *(_details(run) for run in runs),
         )
@@ -96,23 +102,36 @@ def _summary(runs: Sequence[Run]) -> str:
         label, *figures, verdict = (escape(cell) for cell in row_cells(run))
         cells = "".join(f"<td>{figure}</td>" for figure in figures)
         rows.append(
-            f'<tr><th scope="row">{label}{_backend(run)}</th>'
+            f'<tr><th scope="row">{label}{_about(run)}</th>'
             f'{cells}<td class="words">{verdict}</td></tr>'
         )
     caption = "Peak memory is anonymous memory where it is known, resident memory where not."
-    return _table(COLUMNS, rows, caption, words=("run", "verdict"))
+    return html_table(COLUMNS, rows, caption, words=("run", "verdict"))
 
 
-def _backend(run: Run) -> str:
-    """What was measured, unless the label says it."""
-    if run.label.startswith(run.backend):
-        return ""
-    return f'<br><span class="soft">{escape(run.backend)}</span>'
+def _about(run: Run) -> str:
+    """What was measured, unless the label says it, and how it shuffled: figures depend on that."""
+    words = [] if run.label.startswith(run.backend) else [run.backend]
+    words += [f"shuffle: {run.shuffle}"] if run.shuffle else []
+    return "".join(f'<br><span class="about">{escape(each)}</span>' for each in words)
+
+
+def _origin(run: Run) -> str:
+    """Which run this is, and how long it was."""
+    words = [run.folder.resolve().name, _batches(run)]
+    cpu, cores = run.machine.get("cpu"), run.machine.get("cores_allowed", run.machine.get("cores"))
+    words += [f"{cpu}, {cores} cores"] if cpu and cores else []
+    return " · ".join(words)
+
+
+def _batches(run: Run) -> str:
+    measured = len(run.batches.measured())
+    return f"{measured:,} batches measured after {int(run.batches.warmup.sum()):,} of warm-up"
 
 
 def _repeats(ranges: Mapping[str, Mapping[str, Range]]) -> str:
-    if not ranges:
-        return ""
+    if not any(figure.runs > 1 for figures in ranges.values() for figure in figures.values()):
+        return ""  # one round: the table above says it all
     shown = [entry for entry in _REPEATED if any(entry[0] in f for f in ranges.values())]
     rows = []
     for backend, figures in ranges.items():
@@ -126,23 +145,10 @@ def _repeats(ranges: Mapping[str, Mapping[str, Range]]) -> str:
             cells.append(f"<td>{escape(text)}</td>")
         rows.append(f'<tr><th scope="row">{escape(backend)}</th>{"".join(cells)}</tr>')
     heads = ("backend", "runs", *(head for _, head, _ in shown))
-    table = _table(
+    table = html_table(
         heads, rows, "Median of the repeated runs (lowest to highest).", ("backend",), "narrow"
     )
     return f"<h2>Repeated runs</h2>{table}"
-
-
-def _table(
-    heads: Sequence[str], rows: Sequence[str], caption: str, words: Sequence[str], kind: str = ""
-) -> str:
-    marked = "".join(
-        f'<th scope="col"{" class=words" if head in words else ""}>{escape(head)}</th>'
-        for head in heads
-    )
-    return (
-        f'<div class="scroll"><table class="{kind}"><caption>{escape(caption)}</caption>'
-        f"<thead><tr>{marked}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
 
 
 def _problems(runs: Sequence[Run], problems: Sequence[str]) -> str:
@@ -155,7 +161,7 @@ def _problems(runs: Sequence[Run], problems: Sequence[str]) -> str:
 
 def _figure(plot: Plot) -> str:
     if plot.drawing is None:
-        return f'<p class="soft">{escape(plot.title)}: nothing to show, {escape(plot.caption)}.</p>'
+        return nothing(plot.title, plot.caption)
     return (
         f'<figure id="{escape(plot.name)}"><div class="scroll">{plot.drawing.render()}</div>'
         f"<figcaption>{escape(plot.caption)}</figcaption></figure>"
@@ -168,8 +174,7 @@ def _details(run: Run) -> str:
         "backend": run.backend,
         "status": run.status,
         "shuffle": run.shuffle or "-",
-        "batches": f"{len(run.batches.measured()):,} measured, "
-        f"{int(run.batches.warmup.sum()):,} of warm-up",
+        "batches": _batches(run),
         "setup": seconds(run.numbers.get("setup_s")),
         "decode limit": f"{amount(run.numbers.get('decode_limit_samples_per_s'))} samples/s",
         "CPU a sample": seconds(run.numbers.get("cpu_s_per_sample")),
@@ -192,10 +197,16 @@ def _block(title: str, text: str) -> str:
 
 def _lines(values: Mapping[str, object]) -> str:
     width = max((len(str(key)) for key in values), default=0)
-    return "\n".join(
-        f"{key:<{width}}  {value if isinstance(value, str) else json.dumps(value, default=str)}"
-        for key, value in values.items()
-    )
+    return "\n".join(f"{key:<{width}}  {_words(key, value)}" for key, value in values.items())
+
+
+def _words(key: str, value: object) -> str:
+    """A fact as a person writes it: sizes with a unit, several facts in one line."""
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {_words(str(k), v)}" for k, v in value.items()) or "-"
+    if key.endswith("bytes") and (size := finite(value)) is not None:
+        return megabytes(size / 1e6)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def _least(run: Run) -> float | None:

@@ -17,7 +17,6 @@ from headrace.measure.report.run import Run
 __all__ = ["all_plots", "batch_times", "memory", "throughput"]
 
 Floats = NDArray[np.float64]
-_CLOCK = Measure("seconds since the first request", amount)
 #: Most steps of a line of throughput; many lines beside each other are only read when calmer.
 _STEPS = 150
 #: With more runs than this their percentiles stand in the table only.
@@ -48,12 +47,14 @@ def throughput(runs: Sequence[Run]) -> Plot:
         lines.append(Line(run.label, *start, style, marks=marks, steps=True))
     unit = "samples/s" if counted else "batches/s"
     limits = {round(run.numbers.get("decode_limit_samples_per_s", 0.0)) for run in runs}
-    levels = [(float(value), "decode limit") for value in limits if value and counted]
+    levels = [
+        (float(value), f"decode limit {amount(value)}") for value in limits if value and counted
+    ]
     return _lines(
         "throughput",
         title,
         lines,
-        _CLOCK,
+        Measure("seconds since the first request", amount),
         Measure(unit, amount, from_zero=True),
         f"{unit.capitalize()} over time, warm-up included; a marker shows where measuring begins. "
         "Each step is the mean of a few batches, so a dip is a stall."
@@ -114,7 +115,7 @@ def memory(runs: Sequence[Run]) -> Plot:
         "memory",
         "Memory over time",
         lines,
-        _CLOCK,
+        Measure("seconds since the process was started", amount),
         Measure("memory", megabytes, from_zero=True),
         "Memory of all processes of the run"
         + (". " if len(runs) == 1 else ": the anonymous part, which the system cannot drop. ")

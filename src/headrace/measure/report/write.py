@@ -14,6 +14,7 @@ from headrace.measure.report.plot import Plot
 from headrace.measure.report.plots import all_plots
 from headrace.measure.report.run import Run, read_run
 from headrace.measure.report.runs import expand, read_runs
+from headrace.measure.report.slow_tables import run_tables, switch_table
 
 __all__ = ["write_comparison", "write_run_report"]
 
@@ -56,7 +57,8 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
         plots += [mixture_over_time(run, f"mixture_over_time_{n}") for n, run in enumerate(runs, 1)]
     title = f"{len(runs)} runs compared" if len(runs) > 1 else f"Run {runs[0].label}"
     out = Path(out)
-    _write(out, page(title, runs, plots, ranges, [str(error) for error in failures]))
+    tables = run_tables(runs[0]) if len(runs) == 1 else [switch_table(runs)]
+    _write(out, page(title, runs, plots, ranges, [str(error) for error in failures], tables))
     return out
 
 
@@ -69,7 +71,8 @@ def _write_one(run: Run) -> Path:
         _write(run.folder / f"{plot.name}.svg", plot.file())
     _write(run.folder / "mixture_summary.txt", mixture_summary(run))
     shown: list[Plot] = [*plots, *mixtures]
-    return _write(run.folder / "report.html", page(f"Run {run.label}", [run], shown))
+    text = page(f"Run {run.label}", [run], shown, tables=run_tables(run))
+    return _write(run.folder / "report.html", text)
 
 
 def _write(path: Path, text: str) -> Path:

@@ -7,7 +7,7 @@ again. `options.py` has the knobs; nothing but opening it imports TensorFlow.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,8 @@ __all__ = ["PEER"]
 @contextmanager
 def _open(job: Job, converted: Path | None) -> Iterator[TfdataBatches]:
     del converted
-    opened = TfdataBatches(job)
-    try:
+    with closing(TfdataBatches(job)) as opened:
         yield opened
-    finally:
-        opened.close()
 
 
 def _shuffle(options: Mapping[str, Any]) -> str:
