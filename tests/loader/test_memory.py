@@ -84,7 +84,7 @@ def test_another_process_takes_the_memory_and_gives_it_back(loaders, mixture):
     assert "keep" in short
     assert "again" in again
     assert min(found["depths"]) == 2
-    assert found["depths"][0] == found["depths"][-1] > 2
+    assert found["depths"][-1] >= found["depths"][0] > 2
     assert found["validated"] > 0
     calm = loaders(mixture, batch_size=16)
     assert found["draws"] == [next(calm).draws.tolist() for _ in found["draws"]]

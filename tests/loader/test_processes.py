@@ -260,6 +260,18 @@ def test_a_budget_without_room_for_processes_has_none(mixture, loaders, at_once)
     assert figures.budget.peak <= figures.budget.limit == 40 << 20
 
 
+def test_a_budget_with_room_for_some_processes_has_these(mixture, loaders, at_once):
+    loader = loaders(mixture, threads=4, budget=3 * lane_module.PROCESS_BYTES)
+    assert loader.settings.processes == 2
+    while len(loader.statistics().engine.processes) < 2:
+        next(loader)
+    take(loader, 100)
+    figures = loader.statistics().engine
+    assert len(figures.processes) == 2
+    assert figures.threads == 4
+    assert figures.budget.peak <= figures.budget.limit
+
+
 def test_processes_are_charged_to_the_budget_and_given_back(mixture, loaders, at_once):
     loader = loaders(mixture)
     with_processes(loader)

@@ -62,6 +62,7 @@ class Lanes:
         self.shared = shared  #: None: no processes
         self._specs = specs
         self._about: int | None = None
+        self._begun = 0  # processes
         self._lock = Lock()
 
     def __call__(self, counters: Counters) -> Lane:
@@ -80,14 +81,16 @@ class Lanes:
 
     def process(self) -> SampleProcess | None:
         """Fills samples in a process; None if the budget or the system has no room for one."""
-        if self.shared is None:
-            return None
+        with self._lock:  # threads come here at about the same moment
+            if self.shared is None or self._begun == self.settings.processes:
+                return None
+            self._begun += 1
         try:
             self.budget.charge(PROCESS_BYTES, "a worker process")
         except BudgetError:
             return None
         try:
-            with self._lock:  # threads come here at about the same moment
+            with self._lock:
                 if self._about is None:
                     self._about = described((self.sources, self.settings, self._specs))
                     weakref.finalize(self, os.close, self._about).atexit = False

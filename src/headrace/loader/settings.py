@@ -25,7 +25,7 @@ PREFETCH = 4
 #: Where the consumer waits although threads were idle, its steps are uneven and the prefetch grows
 #: up to so many batches. Not tuned: hides a pause of 16 steps.
 DEEPEST = 16
-#: Where there are no processes, and unless more are asked for. Measured on 16 cores: every frame
+#: Where there are fewer processes, and unless more are asked for. Measured on 16 cores: every frame
 #: takes the interpreter lock a few times, and with 16 threads handing it on takes longer than
 #: decoding (benchmarks/results).
 MOST_THREADS = 8
@@ -54,7 +54,7 @@ class Settings:
     action_chunk: int  #: actions of a sample; 0: one, summed over the window
     threads: int
     threads_given: bool  #: by the user; else there may be fewer
-    processes: bool  #: threads may pass their work on to processes
+    processes: int  #: so many threads may pass their work on to a process
     #: Bytes; None: as much as is needed, at most a quarter of what is free (half, for two batches).
     budget: int | None
     keep_free: int
@@ -104,7 +104,7 @@ class Settings:
             action_chunk=action_chunk or 0,
             threads=threads or allowed_cpus(),
             threads_given=bool(threads),
-            processes=processes and sharing_is_possible(),
+            processes=(threads or allowed_cpus()) if processes and sharing_is_possible() else 0,
             budget=None if budget is None else parse_size(budget),
             keep_free=(
                 min(KEEP_FREE, allowed_memory() // 8)
@@ -128,7 +128,7 @@ class Sizes:
     validation_slots: int
     budget: int
     threads: int
-    processes: bool  #: whether there is room for one a thread
+    processes: int  #: that there is room for
 
     @staticmethod
     def of(settings: Settings, sources: Sequence[OpenedSource]) -> Sizes:
@@ -140,20 +140,21 @@ class Sizes:
         scratch = max(decoder.scratch_limit(camera_size(s), target) for s in sources)
         threads = settings.threads
         working = threads * (scratch + _READ_BUFFER)
-        processes = threads * PROCESS_BYTES if settings.processes else 0
+        processes = settings.processes
         wanted = PREFETCH + 2 + VALIDATION_SLOTS  # and one being filled, one with the consumer
         most = wanted + DEEPEST - PREFETCH
         limit = settings.budget
         if limit is None:
             free = available_memory()
-            limit = min((most + SPARE_SLOTS) * one + working + processes, free // 4)
-            limit = max(limit, min(_LEAST_SLOTS * one + working, free // 2))
-        if (limit - working - processes) // one < wanted - PREFETCH // 2:
-            processes = 0  # too little is left to prefetch: no processes rather than no slots
-        if not processes and not settings.threads_given:
-            threads = min(threads, MOST_THREADS)
+            limit = (most + SPARE_SLOTS) * one + working + processes * PROCESS_BYTES
+            limit = max(min(limit, free // 4), min(_LEAST_SLOTS * one + working, free // 2))
+        # Half of the prefetch rather than a process, and a few processes rather than none.
+        room = limit - working - (wanted - PREFETCH // 2) * one
+        processes = max(0, min(processes, room // PROCESS_BYTES))
+        if not settings.threads_given:
+            threads = min(threads, max(processes, MOST_THREADS))
             working = threads * (scratch + _READ_BUFFER)
-        fit = (limit - working - processes) // one
+        fit = (limit - working - processes * PROCESS_BYTES) // one
         slots = min(wanted, fit)
         if slots < 2:
             raise BudgetError(
@@ -170,7 +171,7 @@ class Sizes:
             validation_slots=validation,
             budget=limit,
             threads=threads,
-            processes=bool(processes),
+            processes=processes,
         )
 
 
