@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.cli.bench import jobs_of
 from headrace.cli.main import main
 from headrace.measure.archive import new_run, write_json
 from headrace.measure.bench import BenchSettings, bench, compare
@@ -21,6 +20,7 @@ from headrace.measure.bench import run as run_module
 from headrace.measure.bench.result import read_records
 from headrace.measure.bench.run import mean_limit
 from headrace.measure.job import Job
+from headrace.measure.jobs import jobs_of
 from headrace.measure.machine import machine_facts
 from headrace.measure.process_tree import (
     MemoryWatch,

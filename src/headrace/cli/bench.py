@@ -5,12 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import print_json, print_table
-from headrace.errors import UsageError
 
 if TYPE_CHECKING:
     from headrace.measure.bench.run import Watch
@@ -32,8 +30,6 @@ Overrides are of the mixture (root, defaults.*, sources.NAME.*), of the loader (
 loader.image_size, loader.metadata, loader.seed, loader.threads), or of a backend's own options
 (tfdata.*).
 """
-
-_LOADER_KEYS = ("batch_size", "image_size", "seed", "metadata", "threads")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.measure.bench import BenchSettings
+    from headrace.measure.jobs import jobs_of
 
     seconds = args.seconds if args.seconds or args.steps else 20.0
     settings = BenchSettings(
@@ -78,44 +75,6 @@ def run(args: argparse.Namespace) -> int:
         if args.versus:
             return _versus(jobs, settings, args, watch)
         return _single(jobs[args.backend], settings, args, watch)
-
-
-def jobs_of(mixture: str, overrides: Sequence[str], backends: Sequence[str]) -> dict[str, Job]:
-    """A job for each backend: the same but for the backend's own options."""
-    from headrace.config import Mixture
-    from headrace.config.documents import parse_override
-    from headrace.config.values import nearest
-    from headrace.measure.job import Job
-    from headrace.measure.peers import PEERS, find_peer
-
-    ours: dict[str, Any] = {}
-    options: dict[str, dict[str, Any]] = {backend: {} for backend in backends}
-    rest = []
-    for override in overrides:
-        head, _, key = override.partition("=")[0].partition(".")
-        if head == "loader":
-            if key not in _LOADER_KEYS:
-                raise UsageError(
-                    f"the loader has no option {key!r}",
-                    remedy=f"{nearest(key, _LOADER_KEYS)}There are {', '.join(_LOADER_KEYS)}",
-                )
-            ours[key] = parse_override(override)[1]
-        elif head in PEERS:
-            options.setdefault(head, {})[key] = parse_override(override)[1]
-        else:
-            rest.append(override)
-    loaded = Mixture.load(mixture, rest)
-    jobs = {}
-    for backend in backends:
-        known = find_peer(backend).options
-        for key in options[backend]:
-            if known is not None and key not in known:
-                raise UsageError(
-                    f"the backend {backend} has no option {key!r}",
-                    remedy=f"{nearest(key, known)}There are {', '.join(known)}",
-                )
-        jobs[backend] = Job(loaded, **ours, options=options[backend])
-    return jobs
 
 
 # -- what is printed -----------------------------------------------------------------------------
