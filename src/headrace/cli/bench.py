@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.live import LiveLine
 from headrace.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ and how much memory is held. Every run is archived as a folder with a report.
   headrace bench oxe29 root=/data/oxe --limit
 
 Overrides are of the mixture (root, defaults.*, sources.NAME.*), of the loader (loader.batch_size,
-loader.image_size, loader.metadata, loader.seed, loader.threads), or of a backend's own options
-(tfdata.*).
+loader.image_size, loader.metadata, loader.seed, loader.threads; headrace's alone: loader.budget,
+loader.keep_free, loader.processes, loader.on_error), or of a backend's own options (tfdata.*).
 """
 
 
@@ -45,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warmup", type=int, default=8, help="batches before (default: 8)")
     parser.add_argument(
         "--compute", type=float, default=0.0, metavar="MS", help="simulate a training step"
+    )
+    parser.add_argument(
+        "--validate-every", type=int, default=0, metavar="N", help="validate after every N batches"
+    )
+    parser.add_argument(
+        "--validate-batches", type=int, default=4, metavar="M", help="of a validation (default: 4)"
     )
     parser.add_argument("--repeats", type=int, default=3, help="rounds of --versus (default: 3)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds a run may take")
@@ -65,11 +72,13 @@ def run(args: argparse.Namespace) -> int:
         warmup=args.warmup,
         compute_ms=args.compute,
         timeout_s=args.timeout,
+        validate_every=args.validate_every,
+        validate_batches=args.validate_batches,
     )
     rivals = args.versus.split(",") if args.versus else []
     backends = [args.backend, *(name for name in rivals if name != args.backend)]
     jobs = jobs_of(args.mixture, args.overrides, backends)
-    with _Progress(quiet=args.json == "-") as watch:
+    with LiveLine(quiet=args.json == "-", step=args.compute > 0) as watch:
         if args.limit:
             return _limits(next(iter(jobs.values())), args, watch)
         if args.versus:
@@ -123,6 +132,10 @@ def _print_result(result: dict[str, Any]) -> None:
         ),
         ("nearer limit", _nearer(result)),
     ]
+    if result["validations"]:
+        start, most = result["validation_start_s"], result["validation_start_max_s"]
+        passes = f"{result['validations']} passes"
+        lines.append(("validation start", f"{_seconds(start)}, at most {_seconds(most)}, {passes}"))
     for name, value in lines:
         print(f"{name:<20} {value}")
 
@@ -228,31 +241,3 @@ def _seconds(value: float | None) -> str:
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{1000 * value:.1f} ms"
-
-
-class _Progress:
-    """One line on stderr that says what runs now; nothing when no person watches."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._shown: Any = None
-        self._quiet = quiet or not sys.stderr.isatty()
-
-    def __enter__(self) -> Watch:
-        if not self._quiet:
-            from rich.console import Console
-
-            self._shown = Console(stderr=True).status("starting")
-            self._shown.start()
-        return self._watch
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown is not None:
-            self._shown.stop()
-
-    def _watch(self, title: str, sight: Any) -> None:
-        if self._shown is None:
-            return
-        rate = ""
-        if sight.samples_per_s:
-            rate = f", {sight.samples_per_s:,.0f} samples/s, {sight.stalled:.0%} stalled"
-        self._shown.update(f"{title}: {sight.phase}{rate}, {sight.anonymous / 1e6:,.0f} MB")

@@ -19,6 +19,7 @@ Status: TypeAlias = Literal[
     "not installed",
     "skipped",
     "interrupted",
+    "not run",
 ]
 
 #: What is measured, in the order of the tables.

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import UsageError
-from headrace.measure.bench.watched import Look
+from headrace.measure.bench.watched import GRACE_SECONDS, Look
 
 __all__ = ["FLOOR_REACHED", "STALLED", "Guard", "check_floor"]
 
@@ -27,13 +27,14 @@ class Guard:
     #: Without a batch. TensorFlow takes 10 s to start on two cores, and minutes with remote data.
     stall_seconds: float = 120.0
     timeout_s: float = 900.0  #: for everything, from the start of the process
+    grace_s: float = GRACE_SECONDS  #: from SIGTERM to SIGKILL for a run that must end
 
     def __post_init__(self) -> None:
         if self.min_available < 0:
             raise UsageError(
                 f"guard.min_available is {self.min_available}", remedy="Give a size, as 5GiB"
             )
-        for name in ("stall_seconds", "timeout_s"):
+        for name in ("stall_seconds", "timeout_s", "grace_s"):
             if getattr(self, name) <= 0:
                 raise UsageError(
                     f"guard.{name} is {getattr(self, name)}", remedy="Give seconds above 0"

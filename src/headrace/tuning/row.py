@@ -89,7 +89,7 @@ def row_of(label: str, change: str, backend: str, attempts: Sequence[Attempt]) -
         if passed:
             cause = f"{len(wrong)} of {len(attempts)} rounds: {cause or status}"
     elif not attempts:
-        status, cause = "interrupted", "not run yet"
+        status = "not run"
     # Of a row that never passed, what was measured until then still says something.
     counted = passed or wrong
     figures = {name: _median([getattr(each, name) for each in counted]) for name in FIGURES}

@@ -144,6 +144,7 @@ def _bench(trial: Trial, job: Job, runs: Path, guard: Guard, title: str, watch: 
                 converted=target,
                 conversion=took,
                 stop=guard.check,
+                grace_s=guard.grace_s,
             )
         else:
             outcome = dataclasses.replace(failed, cause=f"converting: {failed.cause}")
@@ -180,6 +181,7 @@ def _command(
         timeout_s=trial.settings.timeout_s,
         watch=lambda sight: watch(title, sight),
         stop=guard.check,
+        grace_s=guard.grace_s,
         env={"HEADRACE_RUN": str(folder.absolute())},
     )
     figures = figures_left_in(folder)

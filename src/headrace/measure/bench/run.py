@@ -15,7 +15,7 @@ from headrace.config.documents import to_yaml
 from headrace.measure.archive import new_run, write_json
 from headrace.measure.bench.result import summarise
 from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.bench.supervise import Outcome, Sight, Stop, supervise
+from headrace.measure.bench.supervise import GRACE_SECONDS, Outcome, Sight, Stop, supervise
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.peers import find_peer
@@ -85,6 +85,7 @@ def run_once(
     converted: Path | None = None,
     conversion: dict[str, Any] | None = None,
     stop: Stop = lambda _: None,
+    grace_s: float = GRACE_SECONDS,
 ) -> tuple[dict[str, Any], Outcome]:
     """Run a backend in a fresh process; the request that was made and how it ended."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -105,6 +106,7 @@ def run_once(
         timeout_s=settings.timeout_s,
         watch=lambda sight: watch(title, sight),
         stop=stop,
+        grace_s=grace_s,
     )
     return request, outcome
 

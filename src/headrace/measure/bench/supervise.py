@@ -12,14 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from headrace.measure.archive import write_json
-from headrace.measure.bench.watched import Look, Sight, Stop, Watched
+from headrace.measure.bench.watched import GRACE_SECONDS, Look, Sight, Stop, Watched
 from headrace.measure.control_group import KernelKills
 from headrace.processes import start_python
 
-__all__ = ["Look", "Outcome", "Sight", "Stop", "supervise", "supervise_command"]
-
-#: From SIGTERM to SIGKILL. Enough to write what was measured; a process that hangs gets no more.
-GRACE_SECONDS = 5.0
+__all__ = ["GRACE_SECONDS", "Look", "Outcome", "Sight", "Stop", "supervise", "supervise_command"]
 
 
 @dataclass(frozen=True, slots=True)

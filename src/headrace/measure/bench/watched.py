@@ -18,8 +18,10 @@ from headrace.engine.memory import available_memory
 from headrace.measure.control_group import KernelKills
 from headrace.measure.process_tree import MemoryWatch
 
-__all__ = ["Look", "Sight", "Stop", "Watched"]
+__all__ = ["GRACE_SECONDS", "Look", "Sight", "Stop", "Watched"]
 
+#: From SIGTERM to SIGKILL. Enough to write what was measured; a process that hangs gets no more.
+GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _STEP_SECONDS = 0.1  # how soon the end of a process without news is noticed
 
