@@ -23,6 +23,7 @@ __all__ = ["GRACE_SECONDS", "Look", "Sight", "Stop", "Watched"]
 #: From SIGTERM to SIGKILL. Enough to write what was measured; a process that hangs gets no more.
 GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
+_GONE_SECONDS = 1.0  # some containers never reap what has ended, so this is no promise
 _STEP_SECONDS = 0.1  # how soon the end of a process without news is noticed
 
 
@@ -168,12 +169,21 @@ class Watched:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._wait_for_group()
         self._drain()
         self._selector.close()
         with contextlib.suppress(OSError):  # a full disk was complained of before
             self._memory.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+    def _wait_for_group(self) -> None:
+        """Others of the group take a moment to give their memory back, which the next run needs."""
+        until = time.monotonic() + _GONE_SECONDS
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            while time.monotonic() < until:
+                os.killpg(self.process.pid, 0)
+                time.sleep(0.01)
 
     @property
     def out_of_memory(self) -> bool:

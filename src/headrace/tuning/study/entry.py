@@ -60,7 +60,7 @@ def ladder_entries(value: Any, baseline: Entry) -> tuple[Entry, ...]:
         entry = _run(
             {key: value for key, value in given.items() if key not in ("change", "against")},
             where,
-            default=None,
+            default=where,
         )
         override = given.get("change")
         if override is not None:
