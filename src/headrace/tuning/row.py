@@ -44,6 +44,8 @@ class Row:
         """What else there is to say, each sentence once."""
         found = [self.cause] if self.cause else []
         found += [note for attempt in self.attempts for note in attempt.notes]
+        if (start := self.figures.get("validation_start_s")) is not None:
+            found.append(f"validation: first batch after {start:.2f} s")
         return tuple(dict.fromkeys(found))
 
     @property

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from headrace.config.documents import to_yaml
 from headrace.errors import HeadraceError
-from headrace.measure.archive import new_run, write_json
+from headrace.measure.archive import new_run, write_json, write_text
 from headrace.measure.bench.result import summarise
 from headrace.measure.bench.run import begin, conversion_folder, convert, draw, run_once
 from headrace.measure.bench.settings import BenchSettings
@@ -174,7 +174,7 @@ def _command(
     folder = new_run(runs, trial.label)
     machine = machine_facts(None)
     write_json(folder / "machine.json", machine)
-    (folder / "config.yaml").write_text(to_yaml({"command": trial.to_dict()["command"]}))
+    write_text(folder / "config.yaml", to_yaml({"command": trial.to_dict()["command"]}))
     outcome = supervise_command(
         folder,
         command,
@@ -193,6 +193,8 @@ def _command(
 def _attempt(outcome: Outcome, folder: Path, figures: Mapping[str, float | None]) -> Attempt:
     notes = [] if figures.get("samples_per_s") is None or outcome.status == "complete" else [CUT]
     least = outcome.min_available
+    if not outcome.peak_rss:  # it ended before anyone looked
+        figures = {**figures, "peak_anon_mb": None, "peak_rss_mb": None}
     return Attempt(
         status_of(outcome),
         outcome.cause,

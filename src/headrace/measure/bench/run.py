@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.documents import to_yaml
-from headrace.measure.archive import new_run, write_json
+from headrace.measure.archive import new_run, write_json, write_text
 from headrace.measure.bench.result import summarise
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.supervise import GRACE_SECONDS, Outcome, Sight, Stop, supervise
@@ -48,7 +48,7 @@ def begin(runs: Path, name: str, job: Job, settings: BenchSettings, **more: Any)
     machine = machine_facts(Path(root) if root else None)
     write_json(folder / "machine.json", machine)
     config = {**more, "settings": settings.to_dict(), "job": job.to_dict()}
-    (folder / "config.yaml").write_text(to_yaml(config))
+    write_text(folder / "config.yaml", to_yaml(config))
     return Begun(folder, name, machine)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.measure.archive import write_json
+from headrace.measure.bench.leftover import note_process
 from headrace.measure.bench.watched import GRACE_SECONDS, Look, Sight, Stop, Watched
 from headrace.measure.control_group import KernelKills
 from headrace.processes import start_python
@@ -63,7 +64,7 @@ def supervise(
             stderr=log,
         )
         seen = Watched(process, folder, kills, watch)
-        outcome = _follow(seen, timeout_s, stop, grace_s)
+        outcome = _follow(seen, folder, timeout_s, stop, grace_s)
     if outcome.status == "incomplete":
         return outcome
     try:
@@ -109,7 +110,7 @@ def supervise_command(
             cause = f"{name!r} cannot be run: {error.strerror}"
             return Outcome("failed", cause, refused=True)
         seen = Watched(process, folder, kills, watch, whole_group=shell)
-        outcome = _follow(seen, timeout_s, stop, grace_s)
+        outcome = _follow(seen, folder, timeout_s, stop, grace_s)
     if outcome.status == "complete" and process.returncode:
         last = _last_line(folder / "log.txt")
         cause = f"exit code {process.returncode}" + (f": {last}" if last else "")
@@ -117,11 +118,12 @@ def supervise_command(
     return outcome
 
 
-def _follow(seen: Watched, timeout_s: float, stop: Stop, grace_s: float) -> Outcome:
+def _follow(seen: Watched, folder: Path, timeout_s: float, stop: Stop, grace_s: float) -> Outcome:
     """Watch until it ends or has to."""
     reason: tuple[str, str] | None = None
     begun = time.monotonic()
     try:
+        note_process(folder, seen.process.pid)
         while reason is None and seen.process.poll() is None:
             look = seen.look()
             if time.monotonic() - begun > timeout_s:
@@ -135,6 +137,7 @@ def _follow(seen: Watched, timeout_s: float, stop: Stop, grace_s: float) -> Outc
         reason = "incomplete", "interrupted (Ctrl-C)"
     finally:
         seen.end()
+        note_process(folder, None)
     wall = time.monotonic() - begun
     oom = seen.out_of_memory
     status, cause = reason or _ending(seen)

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 from headrace.engine.memory import available_memory
 from headrace.errors import HeadraceError, UsageError
+from headrace.measure.bench.leftover import end_leftovers
 from headrace.measure.machine import machine_facts
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.decision import Decision, decide
@@ -71,6 +72,7 @@ def run_study(
     machine = machine_facts(None)
     check_floor(guard.min_available, available_memory(), _total(machine))
     with locked(folder):
+        end_leftovers(folder / "runs")
         path = folder / "ledger.jsonl"
         if again:
             path.unlink(missing_ok=True)
