@@ -141,6 +141,17 @@ def test_what_one_row_cannot_do_is_that_row_s_status(change, status, words):
     assert re.search(words, row.known[1])
 
 
+def test_what_a_row_inherits_need_not_concern_its_backend():
+    base, tf = planned(
+        {
+            "baseline": {"overrides": ["loader.budget=1GiB"]},
+            "ladder": [{"label": "tf", "backend": "tfdata"}],
+        }
+    )
+    assert (base.known, tf.known) == (None, None)
+    assert (dict(base.job.options), dict(tf.job.options)) == ({"budget": "1GiB"}, {})
+
+
 def test_more_sources_than_the_mixture_has_are_skipped():
     _, row, wrong = planned(
         {"ladder": [{"label": "x", "sources": 30}, {"label": "y", "sources": ["brigde"]}]}

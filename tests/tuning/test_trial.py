@@ -93,6 +93,15 @@ def test_what_the_loader_refuses_is_an_invalid_configuration(job, tmp_path):
     assert "does not hold two batches" in attempt.cause
 
 
+def test_options_that_exclude_each_other_are_an_invalid_configuration(job, tmp_path):
+    pytest.importorskip("tensorflow_datasets")
+    options = {"pipeline.interleave_parallelism": 2}
+    wrong = Job(job.mixture, batch_size=8, image_size=32, options=options)
+    attempt = try_once(Trial("p2", backend="tfdata", job=wrong, settings=SHORT), tmp_path, OPEN)
+    assert attempt.status == "invalid configuration"
+    assert "above pipeline.episode_concurrency, which is 1" in attempt.cause
+
+
 def test_validation_in_the_middle_of_a_run_is_timed(job, tmp_path):
     settings = BenchSettings(
         seconds=None, steps=9, warmup=2, warmup_seconds=0, validate_every=4, validate_batches=2
@@ -165,6 +174,14 @@ def test_a_hanging_program_that_ignores_sigterm_is_killed_with_its_children(tmp_
     assert attempt.status == "stalled"
     assert attempt.cause.startswith("no batch for 1.5 s; it did not end within 1 s of SIGTERM")
     assert all(gone(pid) for pid in (Path(attempt.folder) / "pids").read_text().split())
+
+
+@pytest.mark.parametrize("target", ["$HEADRACE_RUN/batch_times.jsonl", "/dev/stdout"])
+def test_a_program_that_records_or_prints_is_not_stalled(target, tmp_path):
+    command = f"for i in 1 2 3 4 5 6; do echo '{{}}' >> {target}; sleep 0.5; done"
+    trial = Trial("slow", backend="command", command=command)
+    attempt = try_once(trial, tmp_path, Guard(min_available=0, stall_seconds=2))
+    assert attempt.status == "pass"
 
 
 def test_a_text_is_run_by_a_shell_and_its_time_is_limited(tmp_path):

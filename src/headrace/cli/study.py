@@ -177,9 +177,11 @@ def _print(found: Finished, about: About) -> None:
         rows.append([all_cells[n] for n in wide])
     print()
     print_table([HEADS[n] for n in wide], rows)
-    for row in found.rows:
-        if row.notes:
-            print(f"\n{row.label}: {'; '.join(row.notes)}")
+    noted = [row for row in found.rows if row.notes]
+    if noted:
+        print()
+    for row in noted:
+        print(f"{row.label}: {'; '.join(row.notes)}")
     print(f"\n{found.decision.words}")
     made = f"{plural(found.repeated, 'run')} made now" if found.repeated else "nothing left to run"
     print(f"\n{made}; log, tables, plots and runs are in {found.folder}")

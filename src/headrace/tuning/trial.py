@@ -23,7 +23,7 @@ from headrace.measure.bench.supervise import Outcome, Sight, supervise_command
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.peers import find_peer
-from headrace.measure.peers.peer import check_installed
+from headrace.measure.peers.peer import check_installed, shuffle_of
 from headrace.tuning.attempt import Attempt, Status
 from headrace.tuning.guard import Guard
 from headrace.tuning.program import RESULT_FIGURES, figures_left_in
@@ -119,6 +119,10 @@ def try_once(
         check_installed(find_peer(trial.backend))
     except HeadraceError as error:
         return Attempt("not installed", str(error))
+    try:
+        shuffle_of(find_peer(trial.backend), trial.job)  # reads the backend's own options
+    except HeadraceError as error:
+        return Attempt("invalid configuration", str(error))
     return _bench(trial, trial.job, folder, guard, title, watch)
 
 

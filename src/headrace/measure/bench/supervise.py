@@ -89,7 +89,8 @@ def supervise_command(
 ) -> Outcome:
     """Run any program in a process group of its own; what it prints goes to `log.txt`.
 
-    It passes if it exits with 0. Batches are counted in the `batch_times.jsonl` that it may write.
+    It passes if it exits with 0. That it is alive is seen by the growth of its `batch_times.jsonl`,
+    or of what it prints if it writes none.
     A text is run by a shell, and SIGTERM then goes to the whole group; else to the program alone,
     whose workers are its own affair.
     """

@@ -70,7 +70,7 @@ class Watched:
         self.rss = self.anonymous = 0
         self.min_available: int | None = None
         self._memory = (folder / "memory.jsonl").open("w")
-        self._batches = folder / "batch_times.jsonl"
+        self._batches, self._log = folder / "batch_times.jsonl", folder / "log.txt"
         self._watch, self._kills, self._whole_group = watch, kills, whole_group
         self._tree = MemoryWatch(process.pid)
         self._selector = selectors.DefaultSelector()
@@ -98,7 +98,7 @@ class Watched:
         if not held.rss:  # it has just ended
             return None
         if self.process.stdout is None:
-            self._count_batches()
+            self._see_growth()
         groups = self._kills.note(self.process.pid)
         available = min(available_memory(), *(group.left() for group in groups), 1 << 62)
         used = max((group.used() for group in groups), default=0)
@@ -142,14 +142,19 @@ class Watched:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(out)
 
-    def _count_batches(self) -> None:
-        """A program of another's is alive as long as its record of batches grows."""
-        try:
-            size = self._batches.stat().st_size
-        except OSError:
+    def _see_growth(self) -> None:
+        """A program of another's is alive as long as its record of batches grows.
+
+        One that keeps none is alive as long as it prints.
+        """
+        for path in (self._batches, self._log):
+            try:
+                size = path.stat().st_size
+            except OSError:
+                continue
+            if size != self._grown:
+                self._active, self._grown = time.monotonic(), size
             return
-        if size != self._grown:
-            self._active, self._grown = time.monotonic(), size
 
     def stop(self, grace_s: float) -> bool:
         """Ask it to end; whether it did within the grace time."""

@@ -25,6 +25,7 @@ class Entry:
     label: str
     backend: str | None = None  #: None: the study's
     overrides: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()  #: those of them that it does not share with its base
     sources: int | tuple[str, ...] | None = None  #: the first so many of the mixture, or these
     copies: int = 1  #: of each source: the same data as that many sources
     command: str | tuple[str, ...] | None = None
@@ -71,6 +72,7 @@ def ladder_entries(value: Any, baseline: Entry) -> tuple[Entry, ...]:
             label=_label(given, where, " ".join(words)),
             backend=entry.backend or base.backend,
             overrides=(*base.overrides, *([override] if override else [])),
+            own=(override,) if override else (),
             sources=entry.sources if entry.sources is not None else base.sources,
             copies=entry.copies if "copies" in given else base.copies,
             command=entry.command or base.command,
@@ -99,7 +101,7 @@ def grid_entries(value: Any) -> tuple[Entry, ...]:
         overrides = tuple(word for word in words if not word.startswith("backend="))
         backend = next((w.partition("=")[2] for w in words if w.startswith("backend=")), None)
         label = ", ".join(word.rpartition(".")[2] for word in words)
-        entries.append(Entry(label, backend, overrides, change=", ".join(words)))
+        entries.append(Entry(label, backend, overrides, overrides, change=", ".join(words)))
     return tuple(entries)
 
 
@@ -134,6 +136,7 @@ def _run(
         label=_label(given, where, default or ", ".join(words)),
         backend=_optional_text(given, "backend", where),
         overrides=tuple(overrides),
+        own=tuple(overrides),
         sources=_sources(given.get("sources"), f"{where}.sources"),
         copies=_whole(given.get("copies", 1), f"{where}.copies"),
         command=command,

@@ -84,17 +84,16 @@ def _settings(
 
 def _check_effect(backend: str, entry: Entry) -> None:
     """A change that the row's backend never hears of would be a row about nothing."""
-    for override in entry.overrides:
+    for override in entry.own:
         head, _, key = override.partition("=")[0].strip().partition(".")
-        other = head if head in PEERS else "headrace" if (head, key in OWN_KEYS) == _OWN else None
+        other = head if head in PEERS else None
+        if head == "loader" and key in OWN_KEYS:
+            other = "headrace"
         if other is not None and other != backend:
             raise UsageError(
                 f"{override} is of the backend {other}, but the row runs {backend}",
                 remedy=f"Add `backend: {other}` to the row, or remove the override",
             )
-
-
-_OWN = ("loader", True)
 
 
 def _chosen(mixture: Mixture, entry: Entry) -> Mixture:
