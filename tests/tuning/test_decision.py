@@ -49,7 +49,8 @@ def test_the_best_row_that_kept_the_floor_is_taken():
     rows = [row("base", 100, 101), row("big", 300, None), row("good", 120, 121), row("bad", 50, 51)]
     found = decide(rows)
     assert (found.best, found.contrast.verdict) == ("good", "faster")
-    assert found.words == "Take good (120 samples/s): 1.20 (1.20 to 1.20) of base in 2 rounds."
+    taken = "Take good (120 samples/s): 1.20 (1.20 to 1.20) of base in 2 rounds."
+    assert found.words == f"{taken} 2 rounds are few: confirm it with more."
     assert Decision.from_dict(found.to_dict()) == found
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -93,8 +94,10 @@ def test_what_the_loader_refuses_is_an_invalid_configuration(job, tmp_path):
     assert "does not hold two batches" in attempt.cause
 
 
+@pytest.mark.skipif(
+    not (find_spec("tensorflow") and find_spec("tensorflow_datasets")), reason="no TensorFlow here"
+)
 def test_options_that_exclude_each_other_are_an_invalid_configuration(job, tmp_path):
-    pytest.importorskip("tensorflow_datasets")
     options = {"pipeline.interleave_parallelism": 2}
     wrong = Job(job.mixture, batch_size=8, image_size=32, options=options)
     attempt = try_once(Trial("p2", backend="tfdata", job=wrong, settings=SHORT), tmp_path, OPEN)

@@ -16,6 +16,9 @@ from headrace.tuning.row import Row
 
 __all__ = ["Contrast", "Decision", "Verdict", "contrast", "decide"]
 
+#: Rounds from which a difference is stated without a caution.
+_ENOUGH = 3
+
 Verdict: TypeAlias = Literal["faster", "slower", "no difference", "one round", "not known"]
 
 
@@ -108,4 +111,7 @@ def decide(rows: Sequence[Row]) -> Decision:
         words = (
             f"Take {best.label} ({rate}): {found.words} of {base.label} in {found.rounds} rounds."
         )
+        if found.rounds < _ENOUGH:
+            # The best of many rows is also the luckiest.
+            words += f" {found.rounds} rounds are few: confirm it with more."
     return Decision(base.label, best.label, found, words)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from headrace.measure.report.bars import Row as Bar
 from headrace.measure.report.bars import bar_chart
@@ -18,9 +18,9 @@ def study_plots(rows: Sequence[Row]) -> list[Plot]:
     """The figures that at least one row has."""
     plots = [_throughput(rows)]
     plots += [
-        _single(rows, "peak_anon_mb", "Peak memory", "anonymous memory, all processes", megabytes),
-        _single(rows, "loader_share", "Share of the step that waited for data", "share", share),
-        _single(rows, "validation_start_s", "Start of validation", "to its first batch", seconds),
+        _single(rows, "peak_anon_mb", "peak_memory", "Peak anonymous memory", megabytes),
+        _single(rows, "loader_share", "loader_share", "Share of the step that waited", share),
+        _single(rows, "validation_start_s", "validation_start", "Start of validation", seconds),
     ]
     return [plot for plot in plots if plot.drawing is not None]
 
@@ -40,14 +40,14 @@ def _throughput(rows: Sequence[Row]) -> Plot:
     return Plot(name, title, bar_chart(name, title, bars, series, x), "")
 
 
-def _single(rows: Sequence[Row], figure: str, title: str, axis: str, words: object) -> Plot:
-    assert callable(words)
-    name = figure.rsplit("_", 1)[0] if figure != "loader_share" else figure
+def _single(
+    rows: Sequence[Row], figure: str, name: str, title: str, words: Callable[[float], str]
+) -> Plot:
     values = [row.figures[figure] for row in rows]
     if all(value is None for value in values):
         return Plot(name, title, None, "no row has it")
     bars = [Bar(_label(row), (value,)) for row, value in zip(rows, values, strict=True)]
-    x = Measure(axis, lambda value: str(words(value)), from_zero=True)
+    x = Measure(title.lower(), words, from_zero=True)
     return Plot(name, title, bar_chart(name, title, bars, (title.lower(),), x), "")
 
 
