@@ -87,7 +87,7 @@ def decide(rows: Sequence[Row]) -> Decision:
         return Decision(
             base.label, None, Contrast("not known"), f"No row passed with a figure ({states})."
         )
-    best = max(passed, key=lambda row: row.figures["samples_per_s"] or 0.0)
+    best = max(passed, key=lambda row: _speed(row, base))
     found = contrast(best, base)
     rate = f"{best.figures['samples_per_s']:,.0f} samples/s"
     if best is base:
@@ -115,3 +115,12 @@ def decide(rows: Sequence[Row]) -> Decision:
             # The best of many rows is also the luckiest.
             words += f" {found.rounds} rounds are few: confirm it with more."
     return Decision(base.label, best.label, found, words)
+
+
+def _speed(row: Row, base: Row) -> tuple[float, float]:
+    """By what rows are ranked: the ratio within rounds, and else the rate.
+
+    Medians of rates would compare one row's lucky round with another's unlucky one.
+    """
+    ratio = contrast(row, base).ratio if base.status == "pass" else None
+    return ratio or 0.0, row.figures["samples_per_s"] or 0.0
