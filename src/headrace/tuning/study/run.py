@@ -120,7 +120,7 @@ def _run(state: _State, repeats: int, watch: Watch, tell: Tell) -> Finished:
             title = f"{trial.label}, round {number + 1} of {repeats}"
             attempt = _try(trial, state, title, watch)
             state.ledger.add(trial, number, state.guard, attempt)
-            made += attempt.status not in _SETTLED
+            made += attempt.status not in (*_SETTLED, "interrupted")
             tell(trial, number, attempt)
         mine.append(attempt)
         if attempt.status == "interrupted":
