@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from headrace.engine import memory
+from headrace.engine import control_group, memory
 from headrace.errors import UsageError
 from headrace.testing.memory_group import memory_group
 
@@ -18,8 +18,9 @@ def system(tmp_path, monkeypatch):
     meminfo = tmp_path / "meminfo"
     meminfo.write_text(f"MemTotal: {64 << 20} kB\nMemFree: 1 kB\nMemAvailable: {40 << 20} kB\n")
     monkeypatch.setattr(memory, "_MEMINFO", meminfo)
-    monkeypatch.setattr(memory, "_ROOT", tmp_path / "groups")
-    monkeypatch.setattr(memory, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(control_group, "_ROOT", tmp_path / "groups")
+    monkeypatch.setattr(control_group, "_PROC", tmp_path / "proc")
+    (tmp_path / "proc" / "self").mkdir(parents=True)
     return tmp_path
 
 
@@ -46,7 +47,7 @@ def test_without_control_groups_the_machine_counts(system):
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_group_counts_and_its_page_cache_is_free(system, version):
     line = "0::/job/step" if version == 2 else "4:memory:/job/step"
-    (system / "cgroup").write_text(line + "\n")
+    (system / "proc" / "self" / "cgroup").write_text(line + "\n")
     root = system / "groups" if version == 2 else system / "groups" / "memory"
     group(root / "job/step", version=version, limit=8 * GIB, used=5 * GIB, cache=(GIB, GIB))
     assert memory.available_memory() == 5 * GIB
@@ -56,7 +57,7 @@ def test_a_group_counts_and_its_page_cache_is_free(system, version):
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_tighter_group_above_counts(system, version):
     line = "0::/job/step" if version == 2 else "4:cpu,memory:/job/step"
-    (system / "cgroup").write_text(line + "\n")
+    (system / "proc" / "self" / "cgroup").write_text(line + "\n")
     root = system / "groups" if version == 2 else system / "groups" / "memory"
     group(root / "job/step", version=version, limit=8 * GIB, used=GIB)
     group(root / "job", version=version, limit=4 * GIB, used=3 * GIB)
@@ -65,19 +66,19 @@ def test_a_tighter_group_above_counts(system, version):
 
 
 def test_in_a_container_the_root_is_its_group(system):
-    (system / "cgroup").write_text("4:memory:/docker/0123\n")
+    (system / "proc" / "self" / "cgroup").write_text("4:memory:/docker/0123\n")
     group(system / "groups" / "memory", version=1, limit=2 * GIB, used=GIB)
     assert memory.available_memory() == GIB
 
 
 def test_a_group_that_holds_more_than_its_limit_has_nothing_left(system):
-    (system / "cgroup").write_text("0::/job\n")
+    (system / "proc" / "self" / "cgroup").write_text("0::/job\n")
     group(system / "groups" / "job", version=2, limit=GIB, used=2 * GIB)
     assert memory.available_memory() == 0
 
 
 def test_a_group_without_a_limit_leaves_it_to_the_machine(system):
-    (system / "cgroup").write_text("0::/job\n9:pids:/elsewhere\n")
+    (system / "proc" / "self" / "cgroup").write_text("0::/job\n9:pids:/elsewhere\n")
     group(system / "groups" / "job", version=2, limit="max", used=2 * GIB)
     assert memory.available_memory() == 40 * GIB
 

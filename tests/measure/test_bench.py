@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.cli.bench import jobs_of
 from headrace.cli.main import main
 from headrace.measure.archive import new_run, write_json
 from headrace.measure.bench import BenchSettings, bench, compare
@@ -21,6 +20,7 @@ from headrace.measure.bench import run as run_module
 from headrace.measure.bench.result import read_records
 from headrace.measure.bench.run import mean_limit
 from headrace.measure.job import Job
+from headrace.measure.jobs import jobs_of
 from headrace.measure.machine import machine_facts
 from headrace.measure.process_tree import (
     MemoryWatch,
@@ -312,6 +312,16 @@ def test_overrides_go_where_they_belong():
 def test_settings_that_cannot_be_are_refused(wrong):
     with pytest.raises(hr.UsageError):
         BenchSettings(**wrong)
+
+
+@pytest.mark.parametrize(("step", "shown"), [(True, True), (False, False)])
+def test_a_stall_is_only_shown_of_a_step(step, shown):
+    from headrace.cli.live import words
+    from headrace.measure.bench.supervise import Sight
+
+    said = words("headrace", Sight("measuring", 3, 1200.0, 0.97, 250_000_000), step=step)
+    assert said.startswith("headrace: measuring, 1,200 samples/s")
+    assert ("97% stalled" in said) == shown
 
 
 # -- parts ---------------------------------------------------------------------------------------

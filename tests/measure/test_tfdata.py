@@ -437,3 +437,24 @@ def test_how_it_shuffles_is_said_of_the_options_that_are_given(root):
     for buffer, words in ((0, "none but"), (77, "buffer of 77 samples")):
         asked = Job(mixture(root), options={"shuffle.global_buffer": buffer})
         assert words in shuffle_of(peer, asked)
+
+
+@tfds
+def test_validation_draws_from_the_validation_splits_with_pipelines_of_its_own(root):
+    asked = job(mixture(root, ("bridge", "droid"), val_split="train[3:]"))
+    with find_peer("tfdata").open(asked, None) as opened:
+        training = iter(opened)
+        seen = {int(e) for e in next(training).episode_id}
+        passed = list(opened.validation(2))
+        held_out = {int(e) for batch in passed for e in batch.episode_id}
+        assert len(passed) == 2
+        assert held_out
+        assert not held_out & seen
+        assert not held_out & {int(e) for e in next(training).episode_id}  # training goes on
+
+
+def test_validation_without_validation_splits_is_refused(root):
+    from headrace.measure.peers.tfdata.batches import _validation_mixture
+
+    with pytest.raises(hr.SplitError, match="no validation split.*bridge"):
+        _validation_mixture(mixture(root, ("bridge",)))

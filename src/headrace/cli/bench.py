@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.live import LiveLine
 from headrace.cli.output import print_json, print_table
-from headrace.errors import UsageError
 
 if TYPE_CHECKING:
     from headrace.measure.bench.run import Watch
@@ -29,11 +28,9 @@ and how much memory is held. Every run is archived as a folder with a report.
   headrace bench oxe29 root=/data/oxe --limit
 
 Overrides are of the mixture (root, defaults.*, sources.NAME.*), of the loader (loader.batch_size,
-loader.image_size, loader.metadata, loader.seed, loader.threads), or of a backend's own options
-(tfdata.*).
+loader.image_size, loader.metadata, loader.seed, loader.threads; headrace's alone: loader.budget,
+loader.keep_free, loader.processes, loader.on_error), or of a backend's own options (tfdata.*).
 """
-
-_LOADER_KEYS = ("batch_size", "image_size", "seed", "metadata", "threads")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,6 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--compute", type=float, default=0.0, metavar="MS", help="simulate a training step"
     )
+    parser.add_argument(
+        "--validate-every", type=int, default=0, metavar="N", help="validate after every N batches"
+    )
+    parser.add_argument(
+        "--validate-batches", type=int, default=4, metavar="M", help="of a validation (default: 4)"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="rounds of --versus (default: 3)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds a run may take")
     parser.add_argument("--no-limit", action="store_true", help="do not measure the limits")
@@ -60,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from headrace.measure.bench import BenchSettings
+    from headrace.measure.jobs import jobs_of
 
     seconds = args.seconds if args.seconds or args.steps else 20.0
     settings = BenchSettings(
@@ -68,54 +72,18 @@ def run(args: argparse.Namespace) -> int:
         warmup=args.warmup,
         compute_ms=args.compute,
         timeout_s=args.timeout,
+        validate_every=args.validate_every,
+        validate_batches=args.validate_batches,
     )
     rivals = args.versus.split(",") if args.versus else []
     backends = [args.backend, *(name for name in rivals if name != args.backend)]
     jobs = jobs_of(args.mixture, args.overrides, backends)
-    with _Progress(quiet=args.json == "-") as watch:
+    with LiveLine(quiet=args.json == "-", step=args.compute > 0) as watch:
         if args.limit:
             return _limits(next(iter(jobs.values())), args, watch)
         if args.versus:
             return _versus(jobs, settings, args, watch)
         return _single(jobs[args.backend], settings, args, watch)
-
-
-def jobs_of(mixture: str, overrides: Sequence[str], backends: Sequence[str]) -> dict[str, Job]:
-    """A job for each backend: the same but for the backend's own options."""
-    from headrace.config import Mixture
-    from headrace.config.documents import parse_override
-    from headrace.config.values import nearest
-    from headrace.measure.job import Job
-    from headrace.measure.peers import PEERS, find_peer
-
-    ours: dict[str, Any] = {}
-    options: dict[str, dict[str, Any]] = {backend: {} for backend in backends}
-    rest = []
-    for override in overrides:
-        head, _, key = override.partition("=")[0].partition(".")
-        if head == "loader":
-            if key not in _LOADER_KEYS:
-                raise UsageError(
-                    f"the loader has no option {key!r}",
-                    remedy=f"{nearest(key, _LOADER_KEYS)}There are {', '.join(_LOADER_KEYS)}",
-                )
-            ours[key] = parse_override(override)[1]
-        elif head in PEERS:
-            options.setdefault(head, {})[key] = parse_override(override)[1]
-        else:
-            rest.append(override)
-    loaded = Mixture.load(mixture, rest)
-    jobs = {}
-    for backend in backends:
-        known = find_peer(backend).options
-        for key in options[backend]:
-            if known is not None and key not in known:
-                raise UsageError(
-                    f"the backend {backend} has no option {key!r}",
-                    remedy=f"{nearest(key, known)}There are {', '.join(known)}",
-                )
-        jobs[backend] = Job(loaded, **ours, options=options[backend])
-    return jobs
 
 
 # -- what is printed -----------------------------------------------------------------------------
@@ -164,6 +132,10 @@ def _print_result(result: dict[str, Any]) -> None:
         ),
         ("nearer limit", _nearer(result)),
     ]
+    if result["validations"]:
+        start, most = result["validation_start_s"], result["validation_start_max_s"]
+        passes = f"{result['validations']} passes"
+        lines.append(("validation start", f"{_seconds(start)}, at most {_seconds(most)}, {passes}"))
     for name, value in lines:
         print(f"{name:<20} {value}")
 
@@ -269,31 +241,3 @@ def _seconds(value: float | None) -> str:
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{1000 * value:.1f} ms"
-
-
-class _Progress:
-    """One line on stderr that says what runs now; nothing when no person watches."""
-
-    def __init__(self, *, quiet: bool) -> None:
-        self._shown: Any = None
-        self._quiet = quiet or not sys.stderr.isatty()
-
-    def __enter__(self) -> Watch:
-        if not self._quiet:
-            from rich.console import Console
-
-            self._shown = Console(stderr=True).status("starting")
-            self._shown.start()
-        return self._watch
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown is not None:
-            self._shown.stop()
-
-    def _watch(self, title: str, sight: Any) -> None:
-        if self._shown is None:
-            return
-        rate = ""
-        if sight.samples_per_s:
-            rate = f", {sight.samples_per_s:,.0f} samples/s, {sight.stalled:.0%} stalled"
-        self._shown.update(f"{title}: {sight.phase}{rate}, {sight.anonymous / 1e6:,.0f} MB")

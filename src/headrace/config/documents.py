@@ -44,22 +44,28 @@ def find_document(mixture: str | Path) -> Path:
     return file
 
 
-def read_document(file: Path) -> dict[str, Any]:
+def read_document(
+    file: Path,
+    what: str = "mixture",
+    packaged: Sequence[str] | None = None,
+    begins: str = "sources",
+) -> dict[str, Any]:
     """The plain values of a YAML file, `${...}` not yet resolved."""
     from omegaconf import DictConfig, OmegaConf
 
     if not file.is_file():
-        packaged = nearest(file.stem, packaged_mixtures(), "Did you mean the packaged {!r}? ")
+        known = packaged_mixtures() if packaged is None else packaged
+        near = nearest(file.stem, known, "Did you mean the packaged {!r}? ")
         raise UsageError(
-            "there is no such mixture file",
-            remedy=f"{packaged}Packaged mixtures: {', '.join(packaged_mixtures())}.",
+            f"there is no such {what} file",
+            remedy=f"{near}Packaged: {', '.join(known)}.",
         )
     try:
         config = OmegaConf.load(file)
     except Exception as error:  # OmegaConf lets those of YAML, of decoding and of the OS through
-        raise UsageError(f"cannot read the mixture: {_line(error)}", remedy="Correct it.") from None
+        raise UsageError(f"cannot read the {what}: {_line(error)}", remedy="Correct it.") from None
     if not isinstance(config, DictConfig):
-        raise UsageError("the mixture is a list", remedy="It begins with `sources:`.")
+        raise UsageError(f"the {what} is a list", remedy=f"It begins with `{begins}:`.")
     values: Any = OmegaConf.to_container(config, resolve=False)
     return dict(values)
 
@@ -85,7 +91,9 @@ def parse_override(override: str) -> tuple[str, Any]:
     return key.strip(), parsed["value"]
 
 
-def overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+def overridden(
+    values: dict[str, Any], overrides: Sequence[str], what: str = "mixture"
+) -> dict[str, Any]:
     """Apply `key.path=value`, then resolve `${...}`."""
     from omegaconf import OmegaConf
 
@@ -99,7 +107,7 @@ def overridden(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, An
         )
     except Exception as error:
         raise UsageError(
-            f"cannot resolve the mixture: {_line(error)}", remedy="Correct it."
+            f"cannot resolve the {what}: {_line(error)}", remedy="Correct it."
         ) from None
     return dict(resolved)
 

@@ -35,7 +35,7 @@ def mapping(value: Any, where: str, keys: Iterable[str]) -> dict[str, Any]:
 
 def unknown_key(key: Any, where: str, keys: Iterable[str]) -> UsageError:
     """The error for a key that does not exist, with the nearest that does."""
-    place = key if where in ("the mixture", "an override") else f"{where}.{key}"
+    place = key if where.startswith(("the ", "an ")) else f"{where}.{key}"
     return UsageError(
         f"unknown key {place!s}", remedy=f"{nearest(str(key), keys)}Keys here: {', '.join(keys)}."
     )

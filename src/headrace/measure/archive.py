@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.errors import UsageError
 
-__all__ = ["new_run", "write_json"]
+__all__ = ["new_run", "write_json", "write_text"]
 
 
 def new_run(root: Path, name: str, now: datetime | None = None) -> Path:
@@ -42,9 +42,19 @@ def _unwritable(root: Path, why: str | None) -> UsageError:
 
 def write_json(path: Path, value: Any) -> None:
     """Write aside and rename, so that a reader never sees half of it; no NaN, which is no JSON."""
+    write_text(path, json.dumps(_finite(value), indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write aside and rename; nothing is left of what could not be written."""
     aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(json.dumps(_finite(value), indent=2) + "\n")
-    aside.replace(path)
+    try:
+        aside.write_text(text)
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # a full disk does not say which file
+        raise
 
 
 def _finite(value: Any) -> Any:

@@ -13,21 +13,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from headrace.engine.control_group import MemoryGroup
 from headrace.errors import UsageError
 
-__all__ = ["MemoryGroup", "memory_group"]
+__all__ = ["LimitedGroup", "memory_group"]
 
 _ROOT = Path("/sys/fs/cgroup")
 
 
-class MemoryGroup:
+class LimitedGroup:
     """A group that exists; made by `memory_group`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def __repr__(self) -> str:
-        return f"<MemoryGroup {self.folder}>"
+        return f"<LimitedGroup {self.folder}>"
 
     @property
     def procs(self) -> Path:
@@ -37,11 +38,7 @@ class MemoryGroup:
     @property
     def kills(self) -> int:
         """Processes that the kernel has killed in it for want of memory."""
-        for name in ("memory.events", "memory.oom_control"):
-            with contextlib.suppress(OSError):
-                lines = (self.folder / name).read_text().splitlines()
-                return int(dict(line.split() for line in lines).get("oom_kill", 0))
-        return 0
+        return MemoryGroup(self.folder, (self.folder / "memory.events").exists()).kills()
 
     @property
     def peak(self) -> int:
@@ -57,7 +54,7 @@ class MemoryGroup:
 
 
 @contextmanager
-def memory_group(limit: int) -> Iterator[MemoryGroup]:
+def memory_group(limit: int) -> Iterator[LimitedGroup]:
     """A group whose processes may hold `limit` bytes, without swap; ends with what is in it."""
     folder, names = _place()
     try:
@@ -73,7 +70,7 @@ def memory_group(limit: int) -> Iterator[MemoryGroup]:
             remedy="It takes root, or a group that was delegated to you",
         ) from None
     try:
-        yield MemoryGroup(folder)
+        yield LimitedGroup(folder)
     finally:
         _end(folder)
 

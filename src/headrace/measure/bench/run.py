@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.documents import to_yaml
-from headrace.measure.archive import new_run, write_json
+from headrace.measure.archive import new_run, write_json, write_text
 from headrace.measure.bench.result import summarise
 from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.bench.supervise import Outcome, Sight, supervise
+from headrace.measure.bench.supervise import GRACE_SECONDS, Outcome, Sight, Stop, supervise
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.peers import find_peer
@@ -48,7 +48,7 @@ def begin(runs: Path, name: str, job: Job, settings: BenchSettings, **more: Any)
     machine = machine_facts(Path(root) if root else None)
     write_json(folder / "machine.json", machine)
     config = {**more, "settings": settings.to_dict(), "job": job.to_dict()}
-    (folder / "config.yaml").write_text(to_yaml(config))
+    write_text(folder / "config.yaml", to_yaml(config))
     return Begun(folder, name, machine)
 
 
@@ -84,6 +84,8 @@ def run_once(
     watch: Watch,
     converted: Path | None = None,
     conversion: dict[str, Any] | None = None,
+    stop: Stop = lambda _: None,
+    grace_s: float = GRACE_SECONDS,
 ) -> tuple[dict[str, Any], Outcome]:
     """Run a backend in a fresh process; the request that was made and how it ended."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,6 +105,8 @@ def run_once(
         request,
         timeout_s=settings.timeout_s,
         watch=lambda sight: watch(title, sight),
+        stop=stop,
+        grace_s=grace_s,
     )
     return request, outcome
 
@@ -116,11 +120,15 @@ def bench(
     name: str | None = None,
     limit: bool = True,
     watch: Watch = lambda _title, _sight: None,
+    stop: Stop = lambda _: None,
 ) -> tuple[Path, dict[str, Any]]:
-    """Benchmark one backend; the run's folder and what `result.json` in it says."""
+    """Benchmark one backend; the run's folder and what `result.json` in it says.
+
+    `stop` may end the run, with a status and a cause of its own.
+    """
     settings = settings or BenchSettings()
     begun = begin(runs, name or backend, job, settings, backend=backend)
-    converted, conversion, failed = convert(begun.folder, backend, job, watch)
+    converted, conversion, failed = convert(begun.folder, backend, job, watch, stop)
     limits = []
     if limit and failed is None:
         # Before and after: the machine may be another one by then.
@@ -142,6 +150,7 @@ def bench(
             watch=watch,
             converted=converted,
             conversion=conversion,
+            stop=stop,
         )
         if limit and outcome.status == "complete":
             limits.append(measure_limit(begun.folder / "limits" / "after", job, watch)[0])
@@ -173,7 +182,7 @@ def conversion_folder(folder: Path, backend: str) -> Path:
 
 
 def convert(
-    folder: Path, backend: str, job: Job, watch: Watch
+    folder: Path, backend: str, job: Job, watch: Watch, stop: Stop = lambda _: None
 ) -> tuple[Path | None, dict[str, Any] | None, Outcome | None]:
     """Convert the data for a rival that needs it: where to, what it took, or why it failed."""
     if find_peer(backend).convert is None:
@@ -187,7 +196,9 @@ def convert(
         "job": job.to_dict(),
         "converted": str(target),
     }
-    outcome = supervise(where, request, timeout_s=3600, watch=lambda sight: watch(backend, sight))
+    outcome = supervise(
+        where, request, timeout_s=3600, watch=lambda sight: watch(backend, sight), stop=stop
+    )
     if outcome.status != "complete":
         return None, None, outcome
     return target, outcome.measured, None

@@ -25,6 +25,9 @@ class BenchSettings:
     warmup_seconds: float = 3.0
     compute_ms: float = 0.0  #: a simulated training step, during which the backend can work ahead
     timeout_s: float = 900.0  #: for everything, from the start of the process
+    cpus: int | None = None  #: CPUs that the process may use, held by affinity; None: all allowed
+    validate_every: int = 0  #: measured batches from one validation pass to the next; 0: none
+    validate_batches: int = 4  #: of a validation pass
 
     def __post_init__(self) -> None:
         if (self.seconds is None) == (self.steps is None):
@@ -32,11 +35,11 @@ class BenchSettings:
                 f"seconds is {self.seconds} and steps is {self.steps}",
                 remedy="Give one of --seconds and --steps",
             )
-        for name in ("seconds", "steps", "timeout_s"):
+        for name in ("seconds", "steps", "timeout_s", "cpus", "validate_batches"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UsageError(f"{name} is {value}", remedy="Give a number above 0")
-        for name in ("warmup", "warmup_seconds", "compute_ms"):
+        for name in ("warmup", "warmup_seconds", "compute_ms", "validate_every"):
             if getattr(self, name) < 0:
                 raise UsageError(
                     f"{name} is {getattr(self, name)}", remedy="Give a number from 0 upwards"

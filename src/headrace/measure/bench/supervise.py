@@ -1,49 +1,39 @@
-"""Runs one request in a fresh process, watches it, and says how it ended, whatever happens."""
+"""A process of a benchmark, from its start to its end: an outcome, whatever happens."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import selectors
-import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.memory import available_memory
+from headrace.engine.control_group import KernelKills
 from headrace.measure.archive import write_json
-from headrace.measure.process_tree import MemoryWatch
+from headrace.measure.bench.leftover import note_process
+from headrace.measure.bench.watched import GRACE_SECONDS, Look, Sight, Stop, Watched
 from headrace.processes import start_python
 
-__all__ = ["Outcome", "Sight", "supervise"]
-
-_LOOK_SECONDS = 0.5
+__all__ = ["GRACE_SECONDS", "Look", "Outcome", "Sight", "Stop", "supervise", "supervise_command"]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How it ended."""
 
-    status: str  #: complete, failed, killed, timed out, incomplete (interrupted)
+    #: complete, failed, killed, timed out, incomplete (interrupted), or as a `stop` rule calls it
+    status: str
     cause: str | None = None
     measured: dict[str, Any] | None = None  #: what the process found, if it came to that
     peak_rss: int = 0
     peak_anonymous: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What can be seen of a running process."""
-
-    phase: str
-    batches: int
-    samples_per_s: float
-    stalled: float  #: share of the time that the step waited
-    anonymous: int
+    min_available: int | None = None  #: least memory left, of the machine and of its groups
+    wall_s: float = 0.0
+    out_of_memory: bool = False  #: the kernel killed it, or a process of it, for want of memory
+    refused: bool = False  #: what was asked of it cannot be; nothing had run
 
 
 def supervise(
@@ -52,12 +42,19 @@ def supervise(
     *,
     timeout_s: float,
     watch: Callable[[Sight], None] = lambda _: None,
+    stop: Stop = lambda _: None,
+    grace_s: float = GRACE_SECONDS,
 ) -> Outcome:
-    """Carry out a request; its memory is written to `memory.jsonl` as it runs."""
+    """Carry out a request in a fresh process; its memory is written to `memory.jsonl`.
+
+    `stop` looks at it twice a second and may end it, with a status and a cause: SIGTERM first, on
+    which it writes what it has measured, and SIGKILL to its group after the grace time.
+    """
     write_json(folder / "request.json", request)
-    before = _kills()
-    begun = time.monotonic()
-    with (folder / "log.txt").open("ab") as log, (folder / "memory.jsonl").open("w") as memory:
+    measured = folder / "measured.json"
+    measured.unlink(missing_ok=True)
+    with (folder / "log.txt").open("ab") as log:
+        kills = KernelKills()
         process = start_python(
             "headrace.measure.bench.worker",
             str(folder),
@@ -66,118 +63,132 @@ def supervise(
             stdout=subprocess.PIPE,
             stderr=log,
         )
-        seen = _Seen(process, memory)
+        seen = Watched(process, folder, kills, watch)
+        outcome = _follow(seen, folder, timeout_s, stop, grace_s)
+    if outcome.status == "incomplete":
+        return outcome
+    try:
+        found = json.loads(measured.read_text())
+    except (OSError, ValueError):
+        found = None
+    if outcome.status == "complete" and found is None:
+        code = process.returncode
+        return _replaced(outcome, "failed", f"it ended with exit code {code}; see log.txt")
+    return _replaced(outcome, outcome.status, outcome.cause, found)
+
+
+def supervise_command(
+    folder: Path,
+    command: str | Sequence[str],
+    *,
+    timeout_s: float,
+    watch: Callable[[Sight], None] = lambda _: None,
+    stop: Stop = lambda _: None,
+    grace_s: float = GRACE_SECONDS,
+    env: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run any program in a process group of its own; what it prints goes to `log.txt`.
+
+    It passes if it exits with 0. That it is alive is seen by the growth of its `batch_times.jsonl`,
+    or of what it prints if it writes none.
+    A text is run by a shell, and SIGTERM then goes to the whole group; else to the program alone,
+    whose workers are its own affair.
+    """
+    shell = isinstance(command, str)
+    with (folder / "log.txt").open("ab") as log:
+        kills = KernelKills()
         try:
-            while process.poll() is None:
-                seen.look(watch)
-                if time.monotonic() - begun > timeout_s:
-                    seen.kill()
-                    return seen.outcome("timed out", f"not done after {timeout_s:.0f} s")
-        except KeyboardInterrupt:
-            return seen.outcome("incomplete", "interrupted (Ctrl-C)")
-        finally:
-            seen.kill()
-        seen.drain()
-    if seen.error is not None:
-        return seen.outcome("failed", seen.error)
-    if process.returncode < 0:
-        return seen.outcome("killed", _cause(-process.returncode, _kills() - before))
-    try:
-        measured = json.loads((folder / "measured.json").read_text())
-    except OSError:
-        return seen.outcome("failed", f"it ended with exit code {process.returncode}; see log.txt")
-    return seen.outcome("complete", None, measured)
-
-
-class _Seen:
-    """What has been seen of a process."""
-
-    def __init__(self, process: subprocess.Popen[bytes], memory: Any) -> None:
-        assert process.stdout is not None
-        self._process, self._memory = process, memory
-        self._watch = MemoryWatch(process.pid)
-        self._out = process.stdout
-        os.set_blocking(self._out.fileno(), False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._out, selectors.EVENT_READ)
-        self._begun = time.monotonic()
-        self._looked = 0.0
-        self._rest = b""
-        self._last: dict[str, Any] = {"phase": "starting"}
-        self._rss = self._anonymous = 0
-        self.error: str | None = None
-
-    def look(self, watch: Callable[[Sight], None]) -> None:
-        """Wait a moment for news, and look at its memory from time to time."""
-        if self._selector.select(_LOOK_SECONDS):
-            self.drain()
-            if not self._last.get("done"):
-                time.sleep(0.02)  # news come in bursts
-        now = time.monotonic()
-        if now - self._looked < _LOOK_SECONDS:
-            return
-        self._looked = now
-        held = self._watch.now()
-        if not held.rss:  # it has just ended
-            return
-        self._rss, self._anonymous = max(self._rss, held.rss), max(self._anonymous, held.anonymous)
-        line = {
-            "t_s": round(now - self._begun, 3),
-            "rss_mb": round(held.rss / 1e6, 1),
-            "anon_mb": round(held.anonymous / 1e6, 1),
-            "available_mb": round(available_memory() / 1e6, 1),
-        }
-        self._memory.write(json.dumps(line) + "\n")
-        self._memory.flush()
-        last = self._last
-        watch(
-            Sight(
-                last["phase"],
-                last.get("batches", 0),
-                last.get("samples_per_s", 0.0),
-                last.get("stalled", 0.0),
-                held.anonymous,
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command] if isinstance(command, str) else list(command),
+                env={**os.environ, **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
             )
-        )
-
-    def drain(self) -> None:
-        """Read what the process has said."""
-        while data := self._out.read(1 << 16):
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            for line in lines:
-                message = json.loads(line)
-                self.error = message.get("error", self.error)
-                self._last = {**self._last, **message}
-
-    def kill(self) -> None:
-        """End the process and everything that it started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
-        self._selector.close()
-
-    def outcome(
-        self, status: str, cause: str | None, measured: dict[str, Any] | None = None
-    ) -> Outcome:
-        """How it ended, with what was seen."""
-        self._out.close()
-        return Outcome(status, cause, measured, self._rss, self._anonymous)
+        except OSError as error:
+            name = command if isinstance(command, str) else command[0]
+            cause = f"{name!r} cannot be run: {error.strerror}"
+            return Outcome("failed", cause, refused=True)
+        seen = Watched(process, folder, kills, watch, whole_group=shell)
+        outcome = _follow(seen, folder, timeout_s, stop, grace_s)
+    if outcome.status == "complete" and process.returncode:
+        last = _last_line(folder / "log.txt")
+        cause = f"exit code {process.returncode}" + (f": {last}" if last else "")
+        return _replaced(outcome, "failed", cause)
+    return outcome
 
 
-def _kills() -> int:
-    """Processes of our control group that the kernel has killed for want of memory so far."""
+def _follow(seen: Watched, folder: Path, timeout_s: float, stop: Stop, grace_s: float) -> Outcome:
+    """Watch until it ends or has to."""
+    reason: tuple[str, str] | None = None
+    begun = time.monotonic()
     try:
-        inner = Path("/proc/self/cgroup").read_text().splitlines()[-1].rpartition(":")[2]
-        events = Path("/sys/fs/cgroup") / inner.lstrip("/") / "memory.events"
-        counts = dict(line.split() for line in events.read_text().splitlines())
-        return int(counts.get("oom_kill", 0))
-    except (OSError, ValueError, IndexError):
-        return 0
+        note_process(folder, seen.process.pid)
+        while reason is None and seen.process.poll() is None:
+            look = seen.look()
+            if time.monotonic() - begun > timeout_s:
+                reason = "timed out", f"not done after {timeout_s:.0f} s"
+            elif look is not None:
+                reason = stop(look)
+        if reason is not None and not seen.stop(grace_s):
+            ignored = f"; it did not end within {grace_s:g} s of SIGTERM and was killed (SIGKILL)"
+            reason = reason[0], reason[1] + ignored
+    except KeyboardInterrupt:
+        reason = "incomplete", "interrupted (Ctrl-C)"
+    finally:
+        seen.end()
+        note_process(folder, None)
+    wall = time.monotonic() - begun
+    oom = seen.out_of_memory
+    status, cause = reason or _ending(seen)
+    return Outcome(
+        status,
+        cause,
+        None,
+        seen.rss,
+        seen.anonymous,
+        seen.min_available,
+        wall,
+        oom and reason is None and status != "complete",
+        seen.refused and status == "failed",
+    )
 
 
-def _cause(number: int, kills: int) -> str:
-    name = signal.Signals(number).name
-    if kills:
-        return f"out of memory: the kernel killed it ({name})"
-    hint = ", perhaps by the kernel for want of memory" if number == signal.SIGKILL else ""
-    return f"killed by signal {number} ({name}){hint}"
+def _ending(seen: Watched) -> tuple[str, str | None]:
+    """The status of a process that has ended by itself, or of another's hand."""
+    code = seen.process.returncode
+    if code < 0:
+        return "killed", seen.cause_of_death()
+    if seen.error is not None:
+        return "failed", seen.error
+    if code and seen.out_of_memory:
+        return "killed", "out of memory: the kernel killed a process of it"
+    return "complete", None
+
+
+def _replaced(
+    outcome: Outcome, status: str, cause: str | None, measured: dict[str, Any] | None = None
+) -> Outcome:
+    return Outcome(
+        status,
+        cause,
+        measured,
+        outcome.peak_rss,
+        outcome.peak_anonymous,
+        outcome.min_available,
+        outcome.wall_s,
+        outcome.out_of_memory,
+        outcome.refused,
+    )
+
+
+def _last_line(path: Path, limit: int = 300) -> str:
+    """The last line of a log that says something."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - 8192))
+            lines = file.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[:limit] for line in reversed(lines) if line.strip()), "")

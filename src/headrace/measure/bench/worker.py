@@ -1,12 +1,14 @@
 """What a fresh process does for a benchmark: `python -m headrace.measure.bench.worker FOLDER`.
 
-It finds `request.json` in the folder, does what it says, and reports in JSON lines on stdout.
+It finds `request.json` in the folder, does what it says, and reports in JSON lines on stdout. On
+SIGTERM it writes what it has measured so far, and ends.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -16,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from headrace.errors import HeadraceError
+from headrace.errors import BudgetError, HeadraceError, SelectionError, UsageError
 from headrace.loader import Batch
 from headrace.measure.archive import write_json
 from headrace.measure.bench.settings import BenchSettings
+from headrace.measure.bench.validations import Validations
 from headrace.measure.job import Job
 from headrace.measure.peers import find_peer
 from headrace.measure.peers.peer import Opened, check_installed
@@ -28,6 +31,15 @@ from headrace.measure.process_tree import tree_cpu_seconds, tree_read_bytes
 __all__: list[str] = []
 
 _REPORT_SECONDS = 0.5
+
+
+class _Stopped(BaseException):
+    """SIGTERM came."""
+
+
+def _stop(_number: int, _frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Stopped
 
 
 class _BatchTimes:
@@ -97,6 +109,7 @@ def _measure(request: dict[str, Any], folder: Path, report: Any) -> dict[str, An
     peer = find_peer(request["backend"])
     check_installed(peer)
     settings = BenchSettings(**request["settings"])
+    _hold_to(settings.cpus)
     job = Job.from_dict(request["job"])
     report({"phase": "importing"})
     began = time.perf_counter()
@@ -107,12 +120,30 @@ def _measure(request: dict[str, Any], folder: Path, report: Any) -> dict[str, An
     converted = Path(request["converted"]) if request.get("converted") else None
     with peer.open(job, converted) as opened:
         ready = time.perf_counter()
-        found = _iterate(opened, settings, _BatchTimes(folder, report), imported)
+        times = _BatchTimes(folder, report)
+        validations = Validations(peer.name, opened, settings, report)
+        found = _iterate(opened, settings, times, validations, imported)
     return {"import_s": imported - began, "setup_s": ready - imported, **found}
 
 
+def _hold_to(cpus: int | None) -> None:
+    """Use the first so many of the allowed CPUs, and no others: what any backend then sees."""
+    if cpus is None:
+        return
+    allowed = sorted(os.sched_getaffinity(0))
+    if cpus > len(allowed):
+        raise UsageError(
+            f"cpus is {cpus}, but {len(allowed)} are allowed", remedy=f"Give at most {len(allowed)}"
+        )
+    os.sched_setaffinity(0, allowed[:cpus])
+
+
 def _iterate(
-    opened: Opened, settings: BenchSettings, times: _BatchTimes, started: float
+    opened: Opened,
+    settings: BenchSettings,
+    times: _BatchTimes,
+    validations: Validations,
+    started: float,
 ) -> dict[str, Any]:
     batches: Iterator[Batch] = iter(opened)
     clock = time.perf_counter
@@ -122,30 +153,37 @@ def _iterate(
     warmup = True
     pause = settings.compute_ms / 1000
     before: dict[str, Any] = {}
-    while True:
-        begun = clock()
-        batch = next(batches)
-        fetched = clock()
-        batch.frames[:, 0, 0, 0, 0].sum()  # whatever was left to be done for it is done now
-        looked = clock()
-        if "first_batch_s" not in found:
-            found["first_batch_s"] = looked - started
-        if pause:
-            time.sleep(pause)
-        ended = clock()
-        times.add(batch, fetched - begun, looked - fetched, ended - begun, warmup=warmup)
-        samples += 0 if warmup else len(batch)
-        del batch
-        if warmup:
-            long_enough = ended - warm_from >= settings.warmup_seconds
-            if times.batches >= settings.warmup and long_enough:
-                warmup, before = False, _account(opened)
-                first, measured_from = times.batches, clock()
-        elif settings.over(ended - measured_from, times.batches - first):
-            break
-    found["elapsed_s"] = clock() - measured_from
-    found["batches"], found["samples"] = times.batches - first, samples
-    found["before"], found["after"] = before, _account(opened)
+    try:
+        while True:
+            begun = clock()
+            batch = next(batches)
+            fetched = clock()
+            batch.frames[:, 0, 0, 0, 0].sum()  # whatever was left to be done for it is done now
+            looked = clock()
+            if "first_batch_s" not in found:
+                found["first_batch_s"] = looked - started
+            if pause:
+                time.sleep(pause)
+            ended = clock()
+            times.add(batch, fetched - begun, looked - fetched, ended - begun, warmup=warmup)
+            samples += 0 if warmup else len(batch)
+            del batch
+            if warmup:
+                long_enough = ended - warm_from >= settings.warmup_seconds
+                if times.batches >= settings.warmup and long_enough:
+                    warmup, before = False, _account(opened)
+                    first, measured_from = times.batches, clock()
+                continue
+            validations.after(times.batches - first)
+            if settings.over(ended - measured_from, times.batches - first):
+                break
+    except _Stopped:
+        found["stopped"] = True
+    if not warmup:
+        found["elapsed_s"] = clock() - measured_from - validations.seconds
+        found["batches"], found["samples"] = times.batches - first, samples
+        found["before"], found["after"] = before, _account(opened)
+        found |= validations.figures()
     times.close()
     return found
 
@@ -210,6 +248,7 @@ def main() -> None:
             os._exit(1)
 
     request = json.loads((folder / "request.json").read_text())
+    signal.signal(signal.SIGTERM, _stop)
     try:
         if request["do"] == "run":
             found = _measure(request, folder, report)
@@ -217,8 +256,11 @@ def main() -> None:
             found = _convert(request, report)
         else:
             found = _limit(request, report)
+    except _Stopped:  # before there was anything to measure
+        os._exit(0)
     except HeadraceError as error:
-        report({"error": str(error)})
+        refused = isinstance(error, UsageError | SelectionError | BudgetError)
+        report({"error": str(error), "refused": refused})
         sys.exit(1)
     except MemoryError:
         report({"error": "out of memory (MemoryError)"})

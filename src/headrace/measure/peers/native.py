@@ -13,7 +13,14 @@ from headrace.measure.peers.peer import Peer
 
 __all__ = ["PEER"]
 
-_OPTIONS: dict[str, Any] = {"budget": None, "keep_free": None, "processes": True}
+_OPTIONS: dict[str, Any] = {
+    "budget": None,
+    "keep_free": None,
+    "processes": True,
+    "on_error": "raise",
+    "max_errors": 100,
+    "resize": "bilinear",
+}
 
 
 class _Native:
@@ -23,6 +30,9 @@ class _Native:
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self.loader)
+
+    def validation(self, batches: int) -> Iterator[Batch]:
+        return self.loader.validation(batches)
 
     def figures(self) -> Mapping[str, Any]:
         figures = self.loader.statistics()

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from headrace.errors import UsageError
 from headrace.loader import Batch
 from headrace.measure.job import Job
 
-__all__ = ["Conversion", "Opened", "Peer", "check_installed", "shuffle_of"]
+__all__ = ["Conversion", "Opened", "Peer", "Validates", "check_installed", "shuffle_of"]
 
 
 class Opened(Protocol):
@@ -32,6 +32,14 @@ class Opened(Protocol):
 
     def figures(self) -> Mapping[str, Any]:
         """What it knows of itself, as JSON: at least `threads`, and `processes` (their numbers)."""
+
+
+@runtime_checkable
+class Validates(Protocol):
+    """A backend at work that can validate in the middle of it."""
+
+    def validation(self, batches: int) -> Iterator[Batch]:
+        """At most so many batches of the validation splits."""
 
 
 @dataclass(frozen=True, slots=True)

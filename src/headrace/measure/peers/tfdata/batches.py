@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from headrace.errors import DataError, UsageError
+from headrace.config import Mixture
+from headrace.errors import DataError, SplitError, UsageError
 from headrace.loader import Batch
 from headrace.measure.job import Job
 from headrace.measure.peers.tfdata.described import describe, shares
@@ -49,6 +52,17 @@ class TfdataBatches:
             self._stop()
             self._iterator = self._start()
         return self._batches(self._turn)
+
+    def validation(self, batches: int) -> Iterator[Batch]:
+        """Batches of a second set of pipelines over the validation splits, as its users have it.
+
+        It is made when validation begins and dropped when it ends.
+        """
+        second = TfdataBatches(replace(self._job, mixture=_validation_mixture(self._job.mixture)))
+        try:
+            yield from islice(second, batches)
+        finally:
+            second.close()
 
     def figures(self) -> Mapping[str, Any]:
         """Threads of tf.data are those of its pool; a source's own are not counted."""
@@ -125,6 +139,22 @@ class TfdataBatches:
             if name in columns
         }
         return Batch(names=self.names, draws=draws, **columns, **texts)
+
+
+def _validation_mixture(mixture: Mixture) -> Mixture:
+    """The same sources with their validation splits to draw from, all pairs of them."""
+    for source in mixture.active:
+        if source.val_split is None:
+            raise SplitError(
+                "this source has no validation split",
+                dataset=source.name,
+                remedy="Give `val_split` in the mixture, for it or in `defaults`",
+            )
+    sources = tuple(
+        replace(source, split=source.val_split or "", samples_per_episode=0)
+        for source in mixture.active
+    )
+    return replace(mixture, sources=sources)
 
 
 def _checked_mode(job: Job, options: Options) -> str:

@@ -1,0 +1,1 @@
+"""Finding out what is fast and safe on this machine: guarded trials, studies, decisions."""

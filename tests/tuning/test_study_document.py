@@ -1,0 +1,173 @@
+"""Study files: what they mean, and errors that name the key."""
+
+import pytest
+
+import headrace as hr
+from headrace.measure.bench import BenchSettings
+from headrace.tuning.study import packaged_studies, plan, read_study
+from headrace.tuning.study.document import study_from
+
+BASE = {"name": "s", "mixture": "oxe29", "overrides": ["root=/x"]}
+
+
+def planned(values, *overrides, cpus=64):
+    return plan(study_from({**BASE, **values}), overrides, cpus=cpus)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"laddder": []}, r"unknown key laddder.*ladder"),
+        ({}, "nothing to run"),
+        ({"ladder": [{"change": "a=1"}], "grid": {"a": [1]}}, "ladder and grid"),
+        ({"ladder": []}, "ladder is"),
+        ({"ladder": [{"chnge": "a=1"}]}, r"unknown key ladder\[0\]\.chnge.*'change'"),
+        ({"ladder": [{"label": "x"}]}, r"ladder\[0\] changes nothing"),
+        ({"ladder": [{"change": ["a=1", "b=2"]}]}, r"ladder\[0\]\.change is .*not one override"),
+        ({"ladder": [{"change": "a"}]}, r"ladder\[0\]\.change: .* has no `=`"),
+        ({"ladder": [{"change": "a=1", "against": "b"}]}, r"ladder\[0\]\.against is 'b'"),
+        ({"ladder": [{"label": "baseline", "change": "a=1"}]}, "two rows .* 'baseline'"),
+        ({"ladder": [{"label": "x", "sources": 0}]}, r"ladder\[0\]\.sources is 0"),
+        ({"ladder": [{"label": "x", "command": []}]}, r"ladder\[0\]\.command is"),
+        ({"grid": {"loader.batch_size": 64}}, r"grid\.loader\.batch_size is 64"),
+        ({"runs": [{"overrides": "a=1"}]}, r"runs\[0\]\.overrides is"),
+        ({"runs": [{"label": "x"}], "guard": {"min_avail": "1GiB"}}, r"guard\.min_avail.*min_av"),
+        (
+            {"runs": [{"label": "x"}], "guard": {"min_available": "lots"}},
+            r"guard\.min_available is",
+        ),
+        ({"runs": [{"label": "x"}], "guard": {"timeout_s": 0}}, r"guard\.timeout_s is 0"),
+        ({"runs": [{"label": "x"}], "guard": {"stall_seconds": "long"}}, r"guard\.stall_seconds"),
+        ({"runs": [{"label": "x"}], "repeats": 0}, "repeats is 0"),
+        ({"runs": [{"label": "x"}], "seconds": "many"}, "seconds is 'many'"),
+        ({"runs": [{"label": "x"}], "seconds": 3, "steps": 3}, "seconds is 3 and steps is 3"),
+        ({"runs": [{"label": "x"}], "mixture": None}, "mixture is missing"),
+    ],
+)
+def test_an_error_names_the_key_and_the_value(values, words):
+    with pytest.raises(hr.UsageError, match=words):
+        study_from({**BASE, **values})
+
+
+def test_a_file_that_is_not_there_names_the_nearest_packaged_study(tmp_path):
+    with pytest.raises(hr.UsageError, match=r"no such study file.*'param_ladder'"):
+        read_study("param_lader")
+    (tmp_path / "x.yaml").write_text("ladder: [{change: a=1}\n")
+    with pytest.raises(hr.UsageError, match=r"cannot read the study: .*x\.yaml"):
+        read_study(tmp_path / "x.yaml")
+
+
+def test_every_packaged_study_can_be_planned():
+    names = ["cpu_sweep", "metadata", "multi_dataset", "param_ladder"]
+    assert sorted(packaged_studies()) == [*names, "samples_per_episode", "validation_ram"]
+    for name in packaged_studies():
+        study = read_study(name)
+        trials = plan(study, ["root=/x"], cpus=64)
+        assert [t.label for t in trials if t.known] == [], name
+        assert study.name == name
+        assert study.about
+
+
+def test_a_rung_is_its_base_with_exactly_one_change():
+    trials = planned(
+        {
+            "seconds": 5,
+            "baseline": {"label": "base", "overrides": ["loader.batch_size=32"]},
+            "ladder": [
+                {"label": "big", "change": "loader.batch_size=128"},
+                {"label": "tf", "backend": "tfdata"},
+                {"label": "choose", "against": "tf", "change": "tfdata.mixing.strategy=choose"},
+                {"label": "step", "change": "bench.compute_ms=50"},
+                {"label": "two", "sources": 2},
+                {"label": "copies", "against": "two", "copies": 3},
+            ],
+        }
+    )
+    base, big, tf, choose, step, two, copies = trials
+    assert [t.job.batch_size for t in trials] == [32, 128, 32, 32, 32, 32, 32]
+    assert (tf.backend, choose.backend, step.backend) == ("tfdata", "tfdata", "headrace")
+    assert dict(choose.job.options) == {"mixing.strategy": "choose"}
+    assert step.settings == BenchSettings(seconds=5, compute_ms=50)
+    assert big.settings == base.settings == BenchSettings(seconds=5)
+    assert [len(t.job.mixture.sources) for t in (base, two, copies)] == [29, 2, 6]
+    assert (base.change, big.change, tf.change) == ("", "loader.batch_size=128", "backend=tfdata")
+    first = two.job.mixture.sources[0]
+    same = copies.job.mixture.sources[:3]
+    assert {copies.job.mixture.folder(s) for s in same} == {two.job.mixture.folder(first)}
+    assert sum(s.weight for s in same) == pytest.approx(first.weight)
+
+
+def test_overrides_of_the_command_line_come_before_what_a_row_changes():
+    rows = {"ladder": [{"label": "big", "change": "loader.batch_size=128"}]}
+    base, big = planned(rows, "loader.batch_size=16", "loader.image_size=64")
+    assert (base.job.batch_size, big.job.batch_size) == (16, 128)
+    assert base.job.image_size == big.job.image_size == 64
+
+
+def test_a_grid_is_every_combination():
+    trials = planned({"grid": {"loader.batch_size": [8, 16], "backend": ["headrace", "tfdata"]}})
+    assert [(t.job.batch_size, t.backend) for t in trials] == [
+        (8, "headrace"),
+        (8, "tfdata"),
+        (16, "headrace"),
+        (16, "tfdata"),
+    ]
+    assert trials[1].label == "batch_size=8, backend=tfdata"
+
+
+def test_runs_may_be_commands_alone():
+    study = study_from({"runs": [{"label": "a", "command": "true"}, {"command": ["x", "--y"]}]})
+    first, second = plan(study, cpus=1)
+    assert (first.command, second.command, second.label) == ("true", ("x", "--y"), "x --y")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ("loader.batchsize=3", "invalid configuration", "batch_size"),
+        ("loader.batch_size=many", "invalid configuration", "loader.batch_size is 'many'"),
+        ("tfdata.mixing.strategy=choose", "invalid configuration", "runs headrace"),
+        ("bench.compute=3", "invalid configuration", "bench.*compute_ms"),
+        ("sources.brigde.weight=0", "invalid configuration", "bridge"),
+        ("bench.cpus=4", "skipped", "needs 4 CPUs; 2 are allowed"),
+    ],
+)
+def test_what_one_row_cannot_do_is_that_row_s_status(change, status, words):
+    import re
+
+    base, row = planned({"ladder": [{"label": "x", "change": change}]}, cpus=2)
+    assert base.known is None
+    assert row.known[0] == status
+    assert re.search(words, row.known[1])
+
+
+def test_what_a_row_inherits_need_not_concern_its_backend():
+    base, tf = planned(
+        {
+            "baseline": {"overrides": ["loader.budget=1GiB"]},
+            "ladder": [{"label": "tf", "backend": "tfdata"}],
+        }
+    )
+    assert (base.known, tf.known) == (None, None)
+    assert (dict(base.job.options), dict(tf.job.options)) == ({"budget": "1GiB"}, {})
+
+
+def test_more_sources_than_the_mixture_has_are_skipped():
+    _, row, wrong = planned(
+        {"ladder": [{"label": "x", "sources": 30}, {"label": "y", "sources": ["brigde"]}]}
+    )
+    assert row.known == ("skipped", "needs 30 sources; the mixture has 29")
+    assert "'bridge'" in wrong.known[1]
+
+
+def test_what_is_wrong_with_every_row_is_an_error():
+    with pytest.raises(hr.UsageError, match="batch_size"):
+        planned({"ladder": [{"label": "x", "change": "bench.cpus=1"}]}, "loader.batchsize=3")
+
+
+def test_a_mixture_beside_the_study_is_found(tmp_path):
+    (tmp_path / "mine.yaml").write_text("root: /x\nsources: [{name: bridge}]")
+    (tmp_path / "s.yaml").write_text("mixture: mine.yaml\nruns: [{label: a}, {label: b}]")
+    study = read_study(tmp_path / "s.yaml")
+    assert (study.name, study.baseline) == ("s", "a")
+    assert len(plan(study, cpus=1)[0].job.mixture.sources) == 1
