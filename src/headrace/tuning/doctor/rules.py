@@ -15,6 +15,7 @@ __all__ = [
     "decode_bound",
     "feeds",
     "give_verdict",
+    "held_up",
     "memory_bound",
     "python_bound",
     "storage_bound",
@@ -24,8 +25,12 @@ __all__ = [
 #: A step may take so much longer in the loop than replayed before the loop is blamed: a replayed
 #: batch lies in the CPU's caches, and twenty steps are few.
 OVERLONG = 1.15
+#: A loop that waits for more of its time than this does too little to be in anybody's way.
+ONLY_WAITS = 0.9
 #: With less idle time than this the workers are the limit, where the limits were not measured.
 BUSY = 0.1
+
+_OTHERS = "Look for other programs on these cores and disks"
 
 
 def give_verdict(evidence: Evidence) -> Verdict:
@@ -38,6 +43,7 @@ def give_verdict(evidence: Evidence) -> Verdict:
         or storage_bound(evidence)
         or decode_bound(evidence)
         or python_bound(evidence)
+        or held_up(evidence)
         or unexplained(evidence)
     )
     lines = (*evidence_lines(evidence), *evidence.notes)
@@ -73,7 +79,7 @@ def feeds(e: Evidence) -> Verdict | None:
             False,
             f"The loader feeds {can}, but that is {part} of the {near} limit: something other "
             "than the data holds it up.",
-            changes=(Change("Look for other programs on these cores; see cores busy", None),),
+            changes=(Change(_OTHERS, None),),
         )
     why = {True: "; reading limits it", False: "; decoding limits it", None: ""}
     return Verdict("feeds", True, f"The loader feeds {can}{why[e.storage_is_nearer]}.")
@@ -173,7 +179,7 @@ def memory_bound(e: Evidence) -> Verdict | None:
 
 def python_bound(e: Evidence) -> Verdict | None:
     """The loader, or the step, is slower in this loop than by itself: the loop is in the way."""
-    if e.waiting is None or e.rate is None or not e.period_s:
+    if e.waiting is None or e.rate is None or e.waiting > ONLY_WAITS:
         return None
     if not _waits(e):
         if not _overlong(e):
@@ -203,6 +209,19 @@ def python_bound(e: Evidence) -> Verdict | None:
         )
     )
     return Verdict("python", False, headline, changes=tuple(changes))
+
+
+def held_up(e: Evidence) -> Verdict | None:
+    """It waits and the loader delivers less than it could, though the loop hardly does anything."""
+    if not _waits(e) or not e.capacity or e.rate is None or e.rate >= NEAR_LIMIT * e.capacity:
+        return None
+    return Verdict(
+        "held up",
+        False,
+        f"Held up from outside: data wait {share(e.waiting)} of the step; the loader could deliver "
+        f"{amount(e.capacity)} samples/s and delivered {amount(e.rate)}, and it is not the loop.",
+        changes=(Change(_OTHERS, gain(e, _alone_s(e))),),
+    )
 
 
 def unexplained(e: Evidence) -> Verdict:

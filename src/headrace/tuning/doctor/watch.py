@@ -16,6 +16,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.loader import Batch, Loader
 from headrace.measure.accelerator import finish
 from headrace.measure.batch_times import source_counts
+from headrace.measure.starvation import STARVED
 from headrace.tuning.doctor.evidence import Evidence
 from headrace.tuning.doctor.limits import with_limits
 from headrace.tuning.doctor.looking import Looks, copy_figures, loader_figures
@@ -188,7 +189,9 @@ class Doctor:
     def measure_limits(self) -> None:
         """Measure what machine and data allow, if the loop has waited: some seconds."""
         found = self.evidence()
-        if self._loader is None or give_verdict(found).healthy or found.waiting is None:
+        if self._loader is None or (found.waiting or 0.0) <= STARVED:
+            return
+        if give_verdict(found).kind in ("compute", "copy"):
             return
         try:
             self._measured = with_limits(found, self._loader)
