@@ -50,7 +50,9 @@ def tried(provoke, kind):
 def told(doctor):
     """For the message of a failing assertion."""
     verdict = doctor.verdict()
-    return "\n".join([verdict.kind, verdict.headline, *verdict.evidence, *map(str, verdict.changes)])
+    return "\n".join(
+        [verdict.kind, verdict.headline, *verdict.evidence, *map(str, verdict.changes)]
+    )
 
 
 def test_a_step_that_is_slower_than_its_data_is_compute_bound_and_healthy(loaders):

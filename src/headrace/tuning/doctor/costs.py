@@ -20,7 +20,7 @@ from headrace.tuning.doctor.evidence import SourceCost
 __all__ = ["source_costs"]
 
 #: Draws looked at: enough for a source of a tenth of a percent to have some.
-_DRAWS = 16_384
+_DRAWS = 8192
 _MOST_SAMPLES = 48  # of a source; their mean is good to a few percent
 _FEWEST_SAMPLES = 3
 

@@ -34,6 +34,7 @@ class Evidence:
     steps: int = 0  #: measured, without the warm-up
     step_s: float | None = None  #: a step in the loop, without its wait for data
     wait_s: float | None = None  #: that it waits for data
+    simulated: bool = False  #: the step only sleeps, so it is in nobody's way
     replayed_s: float | None = None  #: the same step over a batch that is there already
     loader_alone: float | None = None  #: samples/s with nothing beside it
     decode_limit: float | None = None  #: samples/s of tight loops on as many cores

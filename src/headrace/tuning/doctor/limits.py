@@ -14,6 +14,7 @@ __all__ = ["with_limits"]
 
 _DECODE_SECONDS = 1.5
 _STORAGE_SECONDS = 0.5
+_STORAGE_DRAWS = 8192  # a warm page cache is through with them in less
 
 
 def with_limits(
@@ -27,7 +28,9 @@ def with_limits(
     watch("decode limit")
     decode = decode_limit(loader, seconds=_DECODE_SECONDS, processes=threads)
     watch("storage limit")
-    storage = storage_limit(loader, seconds=_STORAGE_SECONDS, processes=threads)
+    storage = storage_limit(
+        loader, seconds=_STORAGE_SECONDS, processes=threads, samples=_STORAGE_DRAWS
+    )
     sources = source_costs(loader, watch=lambda name: watch(f"costs of {name}"))
     return replace(
         evidence,

@@ -179,7 +179,7 @@ def memory_bound(e: Evidence) -> Verdict | None:
 
 def python_bound(e: Evidence) -> Verdict | None:
     """The loader, or the step, is slower in this loop than by itself: the loop is in the way."""
-    if e.waiting is None or e.rate is None or e.waiting > ONLY_WAITS:
+    if e.waiting is None or e.rate is None or e.waiting > ONLY_WAITS or e.simulated:
         return None
     if not _waits(e):
         if not _overlong(e):
