@@ -91,8 +91,11 @@ def _missing(e: Evidence) -> list[str]:
     unknown = [
         name
         for name, value in (
-            ("the step replayed over a batch that is there", e.replayed_s or e.step_s is None),
-            ("what the loader could deliver", e.capacity),
+            (
+                "the step replayed over a batch that is there",
+                e.replayed_s is not None or e.step_s is None or e.simulated,
+            ),
+            ("what the loader could deliver", e.capacity is not None),
         )
         if not value
     ]
