@@ -7,7 +7,7 @@ from headrace.measure import limit
 from headrace.testing import synthesize
 from headrace.tuning.doctor import limits
 
-NAMES = ("bridge", "viola", "kuka")
+NAMES = ("bridge", "ucsd_kitchen", "kuka")
 
 
 @pytest.fixture(scope="session")
@@ -43,6 +43,6 @@ def loaders(mixture):
 @pytest.fixture
 def quick_limits(monkeypatch):
     """Limits need not be exact to be told apart."""
-    monkeypatch.setattr(limit, "_START_SECONDS", 0.6)
-    monkeypatch.setattr(limits, "_DECODE_SECONDS", 0.5)
+    monkeypatch.setattr(limit, "_START_SECONDS", 1.0)
+    monkeypatch.setattr(limits, "_DECODE_SECONDS", 0.4)
     monkeypatch.setattr(limits, "_STORAGE_SECONDS", 0.2)

@@ -43,7 +43,8 @@ def tried(provoke, kind):
         doctor = provoke()
         if doctor.verdict().kind == kind:
             break
-    assert (doctor.verdict().kind, doctor.verdict().healthy) == (kind, False), told(doctor)
+    assert doctor.verdict().kind == kind, told(doctor)
+    assert doctor.verdict().healthy == (kind == "compute")
     return doctor
 
 
@@ -56,27 +57,28 @@ def told(doctor):
 
 
 def test_a_step_that_is_slower_than_its_data_is_compute_bound_and_healthy(loaders):
-    doctor = watch(loaders(), lambda _: time.sleep(0.05), 20)
-    verdict = doctor.verdict()
-    assert (verdict.kind, verdict.healthy) == ("compute", True), told(doctor)
-    assert "a faster loader cannot help" in verdict.headline
-    assert doctor.evidence().decode_limit is None  # nobody waits for limits that do not matter
+    loader = loaders()
+    doctor = tried(lambda: watch(loader, lambda _: time.sleep(0.05), 20, limits=False), "compute")
+    assert "a faster loader cannot help" in doctor.verdict().headline
 
 
 def test_a_step_that_is_faster_than_decoding_is_decode_bound(loaders):
     loader = loaders(threads=1, processes=True)
     doctor = tried(lambda: watch(loader, lambda _: None, 60, warmup_seconds=0.5), "decode")
     verdict = doctor.verdict()
-    assert "viola takes" in verdict.headline or "bridge takes" in verdict.headline
+    assert "PNG of ucsd_kitchen takes" in verdict.headline
     assert any(change.gain and change.gain > 1.05 for change in verdict.changes)
-    assert {source.name for source in doctor.evidence().sources} == {"bridge", "viola", "kuka"}
+    assert {source.name for source in doctor.evidence().sources} == {
+        "bridge",
+        "ucsd_kitchen",
+        "kuka",
+    }
 
 
 def test_a_slow_disk_is_storage_bound(loaders):
-    doctor = watch(loaders(files=SlowFiles(0.02)), lambda _: None, 12)
-    verdict = doctor.verdict()
-    assert (verdict.kind, verdict.healthy) == ("storage", False), told(doctor)
-    assert verdict.changes[0].gain > 2
+    loader = loaders(files=SlowFiles(0.012))
+    doctor = tried(lambda: watch(loader, lambda _: None, 12), "storage")
+    assert doctor.verdict().changes[0].gain > 2
 
 
 def test_a_budget_without_room_to_work_ahead_is_memory_bound_prefetch(loaders, mixture):
@@ -88,32 +90,34 @@ def test_a_budget_without_room_to_work_ahead_is_memory_bound_prefetch(loaders, m
     pauses = cycle([0.0, 0.0, 0.0, 0.4])
     loader = loaders(budget=small)
     assert loader._sizes.slots == 2
-    doctor = watch(loader, lambda _: time.sleep(next(pauses)), 24)
+    doctor = tried(lambda: watch(loader, lambda _: time.sleep(next(pauses)), 15), "memory")
     verdict = doctor.verdict()
-    assert (verdict.kind, verdict.healthy) == ("memory", False), told(doctor)
     assert "room for 2 batches instead of 6" in verdict.headline
     assert "Raise the budget to" in verdict.changes[0].what
 
 
 def test_a_slow_copy_to_the_device_is_copy_bound(loaders):
     far = np.empty((8, 2, 64, 64, 3), np.uint8)
+    loader = loaders()
 
-    def step(batch):
-        started = time.perf_counter()
+    def copy(batch):
         for row in range(8):  # a bus that moves a sample in 10 ms
             far[row] = batch.frames[row]
             time.sleep(0.01)
-        doctor.copied(time.perf_counter() - started)
 
-    with hr.Doctor(loaders(), warmup=3, warmup_seconds=0, quiet=True) as doctor:
-        for batch in islice(doctor._loader, 12):
-            step(batch)
-    verdict = doctor.verdict()
-    assert (verdict.kind, verdict.healthy) == ("copy", False), told(doctor)
+    def watched():
+        with hr.Doctor(loader, warmup=3, warmup_seconds=0, quiet=True) as doctor:
+            for batch in islice(loader, 12):
+                started = time.perf_counter()
+                copy(batch)
+                doctor.copied(time.perf_counter() - started)
+        return doctor
+
+    tried(watched, "copy")
 
 
 def test_a_step_that_keeps_python_for_itself_is_starved_by_the_python_loop(loaders):
     """The loader's threads need Python's lock for every frame; a sum does not let go of it."""
-    loader = loaders(batch_size=24)
-    doctor = tried(lambda: watch(loader, lambda _: sum(range(4_000_000)), 16), "python")
+    loader = loaders(batch_size=12)
+    doctor = tried(lambda: watch(loader, lambda _: sum(range(3_000_000)), 20), "python")
     assert "processes" in doctor.verdict().changes[0].what

@@ -72,7 +72,7 @@ class Doctor:
         self._limits, self._quiet = limits, quiet
         self._replayed: float | None = None
         self._copied = 0.0
-        self._measured: Evidence | None = None  # with limits, once they are measured
+        self._measured: Evidence | None = None  # once the loop is over, or its limits are measured
         self._first_rank = self._loader is None or self._loader.settings.rank == 0
         folder = run or os.environ.get("HEADRACE_RUN")
         self._recording = Recording(Path(folder)) if folder and self._first_rank else None
@@ -103,6 +103,7 @@ class Doctor:
             self._looks.end(self._tally.batches)
             if error is None and self._limits:
                 self.measure_limits()
+            self._measured = self.evidence()
             if self._recording is not None:
                 self._recording.close(self.evidence(), self.verdict(), self._loader, error)
         except Exception as ours:  # the loop's result, or its error, is worth more than ours
@@ -166,7 +167,7 @@ class Doctor:
     def evidence(self) -> Evidence:
         """Everything that is known so far."""
         if self._measured is not None:
-            return self._measured
+            return replace(self._measured, replayed_s=self._replayed)
         tally = self._tally
         steps = tally.measured
         flops, peak = self._flops
