@@ -110,7 +110,8 @@ def test_a_run_folder_is_like_that_of_a_benchmark(loaders, tmp_path, monkeypatch
             sleep(batch)
     folder = tmp_path / "mine"
     run = read_run(folder)
-    assert run.status == "complete"
+    assert (run.status, run.problems) == ("complete", ())
+    assert run.numbers["peak_anon_mb"] > 10
     assert run.numbers["stall_s_per_step"] == pytest.approx(doctor.evidence().wait_s, abs=1e-4)
     assert run.numbers["mean_s"] == pytest.approx(doctor.evidence().period_s, rel=0.02)
     assert sum(share.served for share in run.mixture.values()) == pytest.approx(1)

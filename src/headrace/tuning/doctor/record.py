@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from headrace.measure.batch_times import BatchTimes
 from headrace.measure.bench.result import summarise
 from headrace.measure.bench.supervise import Outcome
 from headrace.measure.machine import machine_facts
-from headrace.measure.process_tree import tree_memory
+from headrace.measure.memory_lines import MemoryLines
 from headrace.tuning.doctor.evidence import Evidence
 from headrace.tuning.doctor.verdict import Verdict
 
@@ -32,6 +31,7 @@ class Recording:
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._memory = MemoryLines(folder / "memory.jsonl")
             self._times: BatchTimes | None = BatchTimes(folder / "batch_times.jsonl")
         except OSError as error:
             raise UsageError(
@@ -60,6 +60,7 @@ class Recording:
                 counts=counts,
                 warmup=not warm,
             )
+            self._memory.again()
         except OSError:
             self._end()
 
@@ -82,6 +83,7 @@ class Recording:
         if self._times is not None:
             with contextlib.suppress(OSError):
                 self._times.close()
+                self._memory.close()
             self._times = None
 
     def _result(
@@ -106,8 +108,7 @@ class Recording:
             "settings": {"compute_ms": None},
             "machine": machine_facts(),
         }
-        held = tree_memory(os.getpid())  # at the end; the loader's is the same all the time
-        outcome = Outcome(status, cause, None, held.rss, held.anonymous)
+        outcome = Outcome(status, cause, None, self._memory.rss, self._memory.anonymous)
         return summarise(self._folder, request, outcome, limit)
 
 
