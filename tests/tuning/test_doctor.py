@@ -166,6 +166,48 @@ def test_the_loop_of_any_loader_can_be_told(capsys):
     assert "the cause is not known" in capsys.readouterr().out
 
 
+def test_batches_of_any_loader_can_be_watched():
+    def batches():
+        for number in range(6):
+            time.sleep(0.02)
+            yield number
+
+    with hr.Doctor(None, quiet=True, **QUICK) as doctor:
+        assert list(doctor.over(batches(), samples=4)) == list(range(6))
+    assert doctor.evidence().wait_s >= 0.02
+    assert doctor.evidence().waiting > 0.9
+
+
+def test_ctrl_c_ends_the_loop_and_the_verdict_is_printed(loaders, tmp_path, capsys):
+    loader = loaders()
+    with pytest.raises(KeyboardInterrupt), hr.Doctor(loader, run=tmp_path, **QUICK):
+        for batch in islice(loader, 5):
+            sleep(batch)
+        raise KeyboardInterrupt
+    assert "  step: " in capsys.readouterr().out
+    assert read_run(tmp_path).status == "incomplete"
+
+
+def test_a_doctor_that_fails_does_not_stop_the_training(loaders, monkeypatch, caplog):
+    loader = loaders()
+    with hr.Doctor(loader, quiet=True, **QUICK) as doctor:
+        next(loader)
+        monkeypatch.setattr(doctor, "on_batch", None)
+        assert len(next(loader)) == 8
+        assert len(next(loader)) == 8
+    assert caplog.text.count("the doctor stops watching") == 1
+
+
+def test_only_the_first_rank_prints_and_records(loaders, tmp_path, capsys):
+    loader = loaders(rank=1, world=2)
+    with hr.Doctor(loader, run=tmp_path / "run", limits=False, **QUICK) as doctor:
+        for batch in islice(loader, 4):
+            sleep(batch)
+    assert doctor.evidence().steps == 2
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "run").exists()
+
+
 def test_validation_in_a_pause_is_not_counted(loaders):
     loader = loaders()
     with hr.Doctor(loader, quiet=True, limits=False, **QUICK) as doctor:
@@ -177,7 +219,7 @@ def test_validation_in_a_pause_is_not_counted(loaders):
 
 def test_every_source_has_its_costs_and_nothing_is_drawn(loaders):
     loader = loaders()
-    costs = {cost.name: cost for cost in source_costs(loader, seconds=0.01)}
+    costs = {cost.name: cost for cost in source_costs(loader, seconds=0.03)}
     assert list(costs) == ["bridge", "ucsd_kitchen", "kuka"]
     assert sum(cost.share for cost in costs.values()) == pytest.approx(1, abs=1e-3)
     assert (costs["bridge"].encoding, costs["bridge"].height) == ("jpeg", 480)

@@ -76,8 +76,8 @@ def test_a_step_that_is_faster_than_decoding_is_decode_bound(loaders):
 
 
 def test_a_slow_disk_is_storage_bound(loaders):
-    loader = loaders(files=SlowFiles(0.012))
-    doctor = tried(lambda: watch(loader, lambda _: None, 12), "storage")
+    loader = loaders(files=SlowFiles(0.02), threads=1, batch_size=4)
+    doctor = tried(lambda: watch(loader, lambda _: None, 9), "storage")
     assert doctor.verdict().changes[0].gain > 2
 
 
@@ -118,6 +118,6 @@ def test_a_slow_copy_to_the_device_is_copy_bound(loaders):
 
 def test_a_step_that_keeps_python_for_itself_is_starved_by_the_python_loop(loaders):
     """The loader's threads need Python's lock for every frame; a sum does not let go of it."""
-    loader = loaders(batch_size=12)
-    doctor = tried(lambda: watch(loader, lambda _: sum(range(3_000_000)), 20), "python")
+    loader = loaders(threads=1, batch_size=6)
+    doctor = tried(lambda: watch(loader, lambda _: sum(range(3_000_000)), 16), "python")
     assert "processes" in doctor.verdict().changes[0].what

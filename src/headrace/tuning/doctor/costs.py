@@ -23,17 +23,19 @@ __all__ = ["source_costs"]
 _DRAWS = 8192
 _MOST_SAMPLES = 48  # of a source; their mean is good to a few percent
 _FEWEST_SAMPLES = 3
+_SOURCE_SECONDS = 0.1
 
 
 def source_costs(
     loader: Loader,
     *,
-    seconds: float = 0.1,
+    seconds: float = 3.0,
     watch: Callable[[str], None] = lambda _: None,
 ) -> tuple[SourceCost, ...]:
-    """Read and decode some of the next draws of every source, for `seconds` each.
+    """Read and decode some of the next draws of every source, a tenth of a second each at most.
 
-    Nothing is drawn from the loader. Sources that none of the next draws are of are left out.
+    All of them together take about `seconds`. Nothing is drawn from the loader. Sources that none
+    of the next draws are of are left out.
     """
     asked = loader.statistics().asked
     draws: dict[int, list[Sample]] = defaultdict(list)
@@ -44,14 +46,14 @@ def source_costs(
     settings = loader.settings
     decoder = FrameDecoder(filter=settings.resize)
     out = np.empty((settings.height, settings.width, 3), np.uint8)
+    each = min(_SOURCE_SECONDS, seconds / len(loader.sources))
     found = []
     for number, source in enumerate(loader.sources):
         watch(source.name)
-        cost = _measure(source, asked[source.name], draws[number], decoder, out, seconds)
+        cost = _measure(source, asked[source.name], draws[number], decoder, out, each)
         if cost is not None:
             found.append(cost)
-    total = sum(cost.share for cost in found)
-    return tuple(found) if total > 0 else ()
+    return tuple(found)
 
 
 @dataclass(slots=True)

@@ -98,8 +98,7 @@ class Recording:
                 "storage_limit_bytes_per_s": evidence.storage_limit * size,
                 "asked": loader.statistics().asked,
             }
-        status = "complete" if error is None else "failed"
-        cause = None if error is None else f"{type(error).__name__}: {error}"
+        status, cause = _ending(error)
         settings = loader.settings if loader is not None else None
         request = {
             "name": self._folder.resolve().name,
@@ -110,6 +109,14 @@ class Recording:
         }
         outcome = Outcome(status, cause, None, self._memory.rss, self._memory.anonymous)
         return summarise(self._folder, request, outcome, limit)
+
+
+def _ending(error: BaseException | None) -> tuple[str, str | None]:
+    if error is None:
+        return "complete", None
+    if isinstance(error, KeyboardInterrupt):
+        return "incomplete", "interrupted (Ctrl-C)"
+    return "failed", f"{type(error).__name__}: {error}"
 
 
 def read_evidence(folder: Path) -> Evidence | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.loader import Batch, Loader
@@ -28,6 +28,7 @@ from headrace.tuning.doctor.verdict import Verdict
 
 __all__ = ["Doctor"]
 
+_T = TypeVar("_T")
 _log = logging.getLogger("headrace")
 
 _REPLAY_WARMUP = 3  # steps: compilers and allocators settle
@@ -49,7 +50,7 @@ class Doctor:
     data are measured (`limits=False` does without). With `run`, or HEADRACE_RUN in the
     environment, figures go to that folder for `headrace doctor --run` and `headrace report`.
 
-    Another loader's loop can be watched with `Doctor(None)` that is told of each batch: `on_batch`.
+    Another loader's loop is watched by `Doctor(None)`: `for batch in doctor.over(batches, 64)`.
     """
 
     def __init__(
@@ -73,9 +74,8 @@ class Doctor:
         self._replayed: float | None = None
         self._copied = 0.0
         self._measured: Evidence | None = None  # once the loop is over, or its limits are measured
-        self._first_rank = self._loader is None or self._loader.settings.rank == 0
         folder = run or os.environ.get("HEADRACE_RUN")
-        self._recording = Recording(Path(folder)) if folder and self._first_rank else None
+        self._recording = Recording(Path(folder)) if folder and self._is_first_rank() else None
 
     def __repr__(self) -> str:
         return f"<Doctor {self._tally.measured} steps measured>"
@@ -108,7 +108,8 @@ class Doctor:
                 self._recording.close(self.evidence(), self.verdict(), self._loader, error)
         except Exception as ours:  # the loop's result, or its error, is worth more than ours
             _log.warning("the doctor could not finish: %s", ours)
-        if error is None and not self._quiet and self._first_rank:
+        over = error is None or isinstance(error, KeyboardInterrupt)
+        if over and not self._quiet and self._is_first_rank():
             print(verdict_text(self.verdict(), self.evidence()))
 
     def on_batch(
@@ -124,6 +125,19 @@ class Doctor:
         if self._recording is not None:
             self._recording.batch(now, waited_s, step_s, samples, dict(counts or {}), warm)
         self._tally.resume(perf_counter())
+
+    def over(self, batches: Iterable[_T], samples: int) -> Iterator[_T]:
+        """The batches of any other loader, of so many samples each, watched: `Doctor(None)`."""
+        waiting = iter(batches)
+        while True:
+            started = perf_counter()
+            try:
+                batch = next(waiting)
+            except StopIteration:
+                return
+            self.on_batch(perf_counter() - started, samples)
+            yield batch
+            del batch  # it is the consumer's alone
 
     def copied(self, seconds: float) -> None:
         """The loop has copied a batch to the device itself, and waited so long for that."""
@@ -205,9 +219,19 @@ class Doctor:
         return give_verdict(self.evidence())
 
     def _on_batch(self, batch: Batch, waited: float) -> None:
-        counts = source_counts(batch) if self._recording is not None else None
-        self._looks.batch(batch)
-        self.on_batch(waited, len(batch), counts)
+        try:
+            if self._tally.batches == 0 and not self._is_first_rank():
+                self._recording = None  # ranks may be settled as late as this
+            counts = source_counts(batch) if self._recording is not None else None
+            self._looks.batch(batch)
+            self.on_batch(waited, len(batch), counts)
+        except Exception as error:  # never the training's problem
+            _log.warning("the doctor stops watching: %s", error)
+            if self._loader is not None:
+                self._loader.on_batch = None
+
+    def _is_first_rank(self) -> bool:
+        return self._loader is None or self._loader.settings.rank == 0
 
 
 def _watched(loader: Any) -> Loader | None:
@@ -219,7 +243,7 @@ def _watched(loader: Any) -> Loader | None:
         return inner
     raise UsageError(
         f"the doctor does not know {type(loader).__name__}",
-        remedy="Give a Loader or a TorchLoader, or None and tell it of each batch (on_batch)",
+        remedy="Give a Loader or a TorchLoader, or None and watch the batches of any other (over)",
     )
 
 
