@@ -10,7 +10,9 @@ import headrace as hr
 from headrace.cli.main import main
 from headrace.measure.report import write_run_report
 from headrace.measure.report.run import read_run
+from headrace.measure.report.verdict import run_verdict
 from headrace.tuning.doctor import examine as examine_module
+from headrace.tuning.doctor import give_verdict
 from headrace.tuning.doctor.archived import run_evidence
 from headrace.tuning.doctor.costs import source_costs
 from headrace.tuning.doctor.tally import Tally
@@ -308,6 +310,14 @@ def test_an_archived_benchmark_is_examined(tmp_path, capsys):
     mfu = ["--flops-per-step", "5e12", "--peak-flops", "1e14"]
     assert main(["doctor", "--run", healthy, *mfu]) == 0
     assert "MFU 50.0%" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("stall", "waits"), [(0.0019, False), (0.0021, True)])
+def test_the_report_and_the_doctor_agree_on_what_waiting_is(tmp_path, stall, waits):
+    run = tmp_path / "run"
+    write_result(run, stall_s_per_step=stall)
+    assert ("The training step waits" in run_verdict(read_run(run))) == waits
+    assert give_verdict(run_evidence(run)).healthy != waits
 
 
 def test_a_benchmark_without_a_step_says_what_the_loader_feeds(tmp_path, capsys):

@@ -64,7 +64,7 @@ def test_a_step_that_is_slower_than_its_data_is_compute_bound_and_healthy(loader
 
 def test_a_step_that_is_faster_than_decoding_is_decode_bound(loaders):
     loader = loaders(threads=1, processes=True)
-    doctor = tried(lambda: watch(loader, lambda _: None, 60, warmup_seconds=0.5), "decode")
+    doctor = tried(lambda: watch(loader, lambda _: None, 30, warmup_seconds=0.5), "decode")
     verdict = doctor.verdict()
     assert "PNG of ucsd_kitchen takes" in verdict.headline
     assert any(change.gain and change.gain > 1.05 for change in verdict.changes)

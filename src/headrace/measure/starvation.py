@@ -16,8 +16,8 @@ NEAR_LIMIT = 0.8
 def wait_share(wait_s: float, step_s: float) -> float:
     """The share of its time that a step waits for data; `step_s` is the rest of that time.
 
-    >>> wait_share(0.02, 0.08), wait_share(0, 0)
-    (0.2, 0.0)
+    >>> wait_share(0.25, 0.75), wait_share(0, 0)
+    (0.25, 0.0)
     """
     total = wait_s + step_s
     return wait_s / total if total > 0 else 0.0
