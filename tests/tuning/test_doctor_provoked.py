@@ -43,6 +43,8 @@ def tried(provoke, kind):
         doctor = provoke()
         if doctor.verdict().kind == kind:
             break
+    if doctor.verdict().headline.startswith("Held up from outside"):
+        pytest.skip(f"other programs have the cores: {doctor.verdict().headline}")
     assert doctor.verdict().kind == kind, told(doctor)
     assert doctor.verdict().healthy == (kind == "compute")
     return doctor

@@ -161,6 +161,41 @@ def test_a_step_much_longer_than_replayed_is_the_loop_s_fault_though_nothing_wai
     assert kind(slow, replayed_s=0.095) == "compute"
 
 
+def test_a_loop_that_uses_no_cpu_is_not_blamed():
+    slow = replace(BUSY, step_s=0.06, wait_s=0.03)
+    assert kind(slow, loop_cores=0.05) == "held up"
+    assert kind(slow, loop_cores=0.6) == "python"
+
+
+def test_workers_that_have_work_and_no_cores_are_held_up_from_outside():
+    """Loop and limit are equally slow beside another program: that is no decode limit."""
+    taken = replace(BUSY, idle=0.0, cores_busy=3.1)
+    verdict = give_verdict(taken)
+    assert (verdict.kind, verdict.healthy) == ("held up", False)
+    assert "had work for 8 cores, but this program got only 3.1" in verdict.headline
+    assert kind(taken, cores_busy=7.9) == "decode"
+    assert kind(taken, idle=0.5) == "decode"
+    assert kind(taken, storage_limit=1650.0, decode_limit=9000.0) == "storage"
+    assert kind(taken, threads=3) == "decode"  # it may not use more
+
+
+def test_threads_that_may_wait_for_python_are_not_said_to_lack_cores():
+    taken = replace(BUSY, idle=0.0, cores_busy=1.2, processes=0, step_s=0.06, wait_s=0.03)
+    assert kind(taken, loop_cores=0.6) == "python"
+    assert kind(taken, loop_cores=0.05) == "held up"
+    bare = replace(taken, sources=(), decode_limit=None, storage_limit=None, loop_cores=0.05)
+    assert kind(bare) == "unknown"  # it may have been the disk
+    assert kind(bare, processes=8, loop_work_s=0.004, loop_read_s=0.0001) == "held up"
+
+
+def test_a_disk_that_was_slow_in_the_loop_is_storage_bound_though_it_is_fast_by_now():
+    cold = replace(BUSY, loop_work_s=0.01, loop_read_s=0.008, step_s=0.02, wait_s=0.2)
+    verdict = give_verdict(cold)
+    assert verdict.kind == "storage"
+    assert "workers spend 80% of their time in reads" in verdict.headline
+    assert kind(cold, processes=0, loop_cores=0.9) != "storage"
+
+
 def test_a_loop_that_only_waits_or_sleeps_is_in_nobody_s_way():
     assert kind(BUSY, step_s=0.0001, wait_s=0.09) == "held up"
     assert kind(BUSY, step_s=0.06, wait_s=0.03, simulated=True) == "held up"

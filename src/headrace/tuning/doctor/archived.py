@@ -41,6 +41,7 @@ def _of_benchmark(run: Run, result: dict[str, Any]) -> Evidence:
     budget = numbers.get("budget_mb")
     busy = sum(stage.busy_s or 0.0 for stage in run.stages.values())
     waiting = sum(stage.waiting_s or 0.0 for stage in run.stages.values())
+    reading = run.stages["read"].busy_s if "read" in run.stages else None
     samples = numbers.get("samples")
     size = _whole(finite(job.get("image_size")))
     return Evidence(
@@ -56,6 +57,7 @@ def _of_benchmark(run: Run, result: dict[str, Any]) -> Evidence:
         cores_busy=spent * rate if spent is not None and rate is not None else None,
         threads=_whole(finite(job.get("threads"))) or cores,
         loop_work_s=busy / samples if busy and samples else None,
+        loop_read_s=reading / samples if reading and samples else None,
         idle=waiting / (busy + waiting) if busy else None,
         budget=None if budget is None else round(budget * 1e6),
         image_size=(size, size) if size else None,

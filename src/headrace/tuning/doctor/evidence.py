@@ -44,9 +44,11 @@ class Evidence:
     copy_wait_s: float = 0.0  #: of a step, held up until a copy beside it is over
     cores: int | None = None  #: that may be used
     cores_busy: float | None = None  #: CPU seconds a second, of the loop and all its processes
+    loop_cores: float | None = None  #: the same of the loop alone, without the loader's work
     threads: int | None = None  #: of the loader
     processes: int | None = None  #: that work for them
     loop_work_s: float | None = None  #: seconds of a worker that a sample took in the loop
+    loop_read_s: float | None = None  #: of these, in reading
     idle: float | None = None  #: share of the workers' time without work
     slots: int | None = None  #: fewest batches that there might be in memory at once
     slots_wanted: int | None = None
@@ -124,8 +126,20 @@ class Evidence:
         return _least(decode, self.storage_limit)
 
     @property
+    def reads_most(self) -> bool:
+        """Whether workers spent most of the loop in reads: a disk that is slow while it trains.
+
+        Told of processes, or beside a step that sleeps: a thread's reads also wait for Python.
+        """
+        if not (self.processes or self.simulated) or not self.loop_work_s:
+            return False
+        return (self.loop_read_s or 0.0) > 0.5 * self.loop_work_s
+
+    @property
     def storage_is_nearer(self) -> bool | None:
         """Whether reading limits rather than decoding; None if neither is known."""
+        if self.reads_most:
+            return True
         storage, decode = self.storage_capacity, self.decode_capacity
         if storage is None or decode is None:
             return None

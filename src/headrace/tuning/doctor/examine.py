@@ -73,6 +73,7 @@ def examine(
         loader_alone=ran.loader_alone,
         cores_busy=ran.cores_busy,
         loop_work_s=ran.loop_work_s,
+        loop_read_s=ran.loop_read_s,
         idle=ran.idle,
     )
 

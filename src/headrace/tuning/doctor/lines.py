@@ -56,10 +56,11 @@ def _machine(e: Evidence) -> list[str]:
     lines = []
     if e.cores is not None:
         busy = "" if e.cores_busy is None else f"{amount(e.cores_busy)} of "
+        loop = "" if e.loop_cores is None else f" (the loop itself {amount(e.loop_cores)})"
         work = "" if e.threads is None else f"; the loader has {e.threads} threads"
         work += f" and {e.processes} processes" if e.processes and work else ""
         idle = "" if e.idle is None else f", without work {share(e.idle)} of the time"
-        lines.append(f"cores: {busy}{e.cores}{' busy' if busy else ''}{work}{idle}")
+        lines.append(f"cores: {busy}{e.cores}{' busy' if busy else ''}{loop}{work}{idle}")
     memory = []
     if e.budget is not None:
         memory.append(f"budget {megabytes(e.budget / 1e6)}")

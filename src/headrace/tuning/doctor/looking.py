@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, process_time, thread_time
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,9 @@ _SLOTS_WANTED = PREFETCH + 2  # one being filled and one with the consumer
 @dataclass(frozen=True, slots=True)
 class _Look:
     now: float
-    cpu_s: float
+    cpu_s: float  #: of all processes
+    process_s: float  #: of this one
+    thread_s: float  #: of the thread that looks: the loop's
     engine: EngineStatistics | None
 
 
@@ -71,18 +73,25 @@ class Looks:
         before, after = self._before, self._after
         if before is None or after is None or after.now <= before.now:
             return found
-        found["cores_busy"] = (after.cpu_s - before.cpu_s) / (after.now - before.now)
+        elapsed = after.now - before.now
+        found["cores_busy"] = (after.cpu_s - before.cpu_s) / elapsed
         if self._loader is None or before.engine is None or after.engine is None:
             return found
+        # Without processes the loader's threads are part of this one.
+        if after.engine.processes:
+            found["loop_cores"] = (after.process_s - before.process_s) / elapsed
+        else:
+            found["loop_cores"] = (after.thread_s - before.thread_s) / elapsed
         images = after.engine.images - before.engine.images
         frames = len(self._loader.sources[0].offsets)
-        all_threads = after.engine.threads * (after.now - before.now)
+        all_threads = after.engine.threads * elapsed
+        per_sample = frames / images if images else 0.0
         return {
             **found,
             "processes": len(after.engine.processes),
-            "loop_work_s": (_busy(after.engine) - _busy(before.engine)) * frames / images
-            if images
-            else None,
+            "loop_work_s": (_busy(after.engine) - _busy(before.engine)) * per_sample or None,
+            "loop_read_s": (_busy(after.engine, "read") - _busy(before.engine, "read")) * per_sample
+            or None,
             "idle": min(1.0, (after.engine.waiting_s - before.engine.waiting_s) / all_threads),
             "slots": self._slots,
             "slots_wanted": _SLOTS_WANTED,
@@ -93,7 +102,8 @@ class Looks:
         engine = self._loader.statistics().engine if self._loader is not None else None
         if engine is not None:
             self._mind(engine)
-        return _Look(perf_counter(), tree_cpu_seconds(os.getpid()), engine)
+        cpu_s = tree_cpu_seconds(os.getpid())
+        return _Look(perf_counter(), cpu_s, process_time(), thread_time(), engine)
 
     def _mind(self, engine: EngineStatistics) -> None:
         stream = _training(engine)
@@ -127,5 +137,5 @@ def _training(engine: EngineStatistics) -> StreamStatistics | None:
     return max(engine.streams, key=lambda stream: stream.delivered, default=None)
 
 
-def _busy(engine: EngineStatistics) -> float:
-    return sum(stage.busy_s for stage in engine.stages)
+def _busy(engine: EngineStatistics, only: str | None = None) -> float:
+    return sum(stage.busy_s for stage in engine.stages if only in (None, stage.name))

@@ -12,6 +12,7 @@ from headrace.tuning.doctor.verdict import Change, Kind, Verdict
 __all__ = [
     "compute_bound",
     "copy_bound",
+    "cores_are_taken",
     "decode_bound",
     "feeds",
     "give_verdict",
@@ -41,6 +42,7 @@ def give_verdict(evidence: Evidence) -> Verdict:
         or compute_bound(evidence)
         or memory_bound(evidence)
         or storage_bound(evidence)
+        or cores_are_taken(evidence)
         or decode_bound(evidence)
         or python_bound(evidence)
         or held_up(evidence)
@@ -131,15 +133,38 @@ def copy_bound(e: Evidence) -> Verdict | None:
 
 def storage_bound(e: Evidence) -> Verdict | None:
     """It waits, the loader delivers about what it can, and reading is the nearer limit."""
-    if not _waits(e) or not _at_capacity(e) or not e.storage_is_nearer:
+    if not _waits(e) or not e.storage_is_nearer or not (_at_capacity(e) or e.reads_most):
         return None
     slow = _slowest(e, "read")
+    if e.reads_most and e.loop_read_s and e.loop_work_s:
+        why = f"workers spend {share(e.loop_read_s / e.loop_work_s)} of their time in reads"
+    else:
+        why = f"reading allows {amount(e.storage_capacity)} samples/s"
     return Verdict(
         "storage",
         False,
-        f"Storage-bound: data wait {share(e.waiting)} of the step, and reading allows "
-        f"{amount(e.storage_capacity)} samples/s{slow}.",
+        f"Storage-bound: data wait {share(e.waiting)} of the step, and {why}{slow}.",
         changes=tuple(storage_changes(e)),
+    )
+
+
+def cores_are_taken(e: Evidence) -> Verdict | None:
+    """It waits, workers always had work, yet they did not get the cores they may use."""
+    if not _waits(e) or e.idle is None or e.idle > BUSY or e.cores_busy is None:
+        return None
+    if not e.threads or not e.cores or (not e.processes and _loop_is_busy(e)):
+        return None  # threads may have waited for Python's lock instead
+    if e.storage_is_nearer is None and not (e.processes and e.loop_read_s is not None):
+        return None  # or for the disk
+    wanted = min(e.threads, e.cores)
+    if e.cores_busy >= NEAR_LIMIT * wanted:
+        return None
+    return Verdict(
+        "held up",
+        False,
+        f"Held up from outside: data wait {share(e.waiting)} of the step; the loader always had "
+        f"work for {wanted} cores, but this program got only {amount(e.cores_busy)}.",
+        changes=(Change(_OTHERS, None),),
     )
 
 
@@ -188,7 +213,12 @@ def python_bound(e: Evidence) -> Verdict | None:
             f"Starved by the Python loop: a step takes {seconds(e.step_s)} in the loop and "
             f"{seconds(e.replayed_s)} with a batch that is there already."
         )
-    elif e.capacity and e.rate < NEAR_LIMIT * e.capacity and not slots_are_held_down(e):
+    elif (
+        e.capacity
+        and e.rate < NEAR_LIMIT * e.capacity
+        and not slots_are_held_down(e)
+        and (e.loop_cores is None or _loop_is_busy(e))
+    ):
         headline = (
             f"Starved by the Python loop: data wait {share(e.waiting)} of the step; the loader "
             f"could deliver {amount(e.capacity)} samples/s, in this loop it is {amount(e.rate)}."
@@ -262,6 +292,11 @@ def _waits(e: Evidence) -> bool:
 def _overlong(e: Evidence) -> bool:
     """The step is longer than the same step replayed, by more than its wait."""
     return bool(e.step_s and e.replayed_s and e.step_s > OVERLONG * e.replayed_s)
+
+
+def _loop_is_busy(e: Evidence) -> bool:
+    """Whether the loop can be in the way: by Python's lock no more than the time it is busy."""
+    return e.loop_cores is not None and e.loop_cores > 1 - NEAR_LIMIT
 
 
 def _alone_s(e: Evidence) -> float | None:
