@@ -13,6 +13,7 @@ NAMES = [
     "CatalogError",
     "DataError",
     "DatasetError",
+    "Doctor",
     "EpisodeInfo",
     "Field",
     "HeadraceError",

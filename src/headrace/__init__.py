@@ -7,6 +7,8 @@
 (480, 640, 3)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.episode import EpisodeInfo
 from headrace.catalog.registry import KnownDataset, known_dataset, known_datasets
@@ -32,6 +34,9 @@ from headrace.loader import Batch, Loader
 from headrace.loader.opened import WindowSpec
 from headrace.spec import ByteRange
 
+if TYPE_CHECKING:
+    from headrace.tuning.doctor.watch import Doctor
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -42,6 +47,7 @@ __all__ = [
     "CatalogError",
     "DataError",
     "DatasetError",
+    "Doctor",
     "EpisodeInfo",
     "Field",
     "HeadraceError",
@@ -64,3 +70,12 @@ __all__ = [
     "known_dataset",
     "known_datasets",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What few programs need is imported when it is asked for."""
+    if name == "Doctor":
+        from headrace.tuning.doctor.watch import Doctor
+
+        return Doctor
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -114,6 +115,8 @@ class Loader:
         self._planner = Planner(self.sources, self._episodes, settings, self._sampler)
         self._lock = lock
         self._errors = Errors(settings.max_errors)
+        #: Told of every batch of training and how long it was waited for; must not raise.
+        self.on_batch: Callable[[Batch, float], None] | None = None
         self._start = 0  # draws consumed before the stream began
         self._delivered = 0
         self._stream: Stream | None = None
@@ -140,9 +143,14 @@ class Loader:
             )
             self._stream = self._open(sequence, self._sizes.slots, self._sizes.most_slots)
             self._start, self._delivered = self._draws, 0
+        started = perf_counter()
         filled = next(self._stream)
+        waited = perf_counter() - started
         self._delivered += 1
-        return self._batch(filled)
+        batch = self._batch(filled)
+        if self.on_batch is not None:
+            self.on_batch(batch, waited)
+        return batch
 
     @property
     def ready(self) -> int:

@@ -1,1 +1,1 @@
-"""Finding out what is fast and safe on this machine: guarded trials, studies, decisions."""
+"""Finding out what limits, what is fast and what is safe: guarded trials, studies, the doctor."""

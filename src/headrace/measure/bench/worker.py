@@ -16,11 +16,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from headrace.errors import BudgetError, HeadraceError, SelectionError, UsageError
 from headrace.loader import Batch
 from headrace.measure.archive import write_json
+from headrace.measure.batch_times import BatchTimes, source_counts
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.validations import Validations
 from headrace.measure.job import Job
@@ -42,46 +41,39 @@ def _stop(_number: int, _frame: Any) -> None:
     raise _Stopped
 
 
-class _BatchTimes:
-    """Writes one record a batch, and what a person watching wants to know."""
+class _Recorded:
+    """Writes one record a batch, and tells a person watching."""
 
     def __init__(self, folder: Path, report: Any) -> None:
-        self._file = (folder / "batch_times.jsonl").open("w")
+        self._times = BatchTimes(folder / "batch_times.jsonl")
         self._report = report
-        self._begun = self._told = time.perf_counter()
-        self._last_seen: dict[str, int] = {}
+        self._told = time.perf_counter()
         self._since = [0, 0.0]  # samples and stall since the last report
-        self.batches = self.samples = 0
+        self.samples = 0
+
+    @property
+    def batches(self) -> int:
+        """Recorded so far."""
+        return self._times.batches
 
     def add(
         self, batch: Batch, fetch_s: float, look_s: float, step_s: float, *, warmup: bool
     ) -> None:
         """A batch that took so long to fetch, to look at, and in all."""
         now = time.perf_counter()
-        counts = _counts(batch)
-        dominant = max(counts, key=lambda name: counts[name]) if counts else None
-        gap = self.batches - self._last_seen.get(dominant, self.batches) if dominant else None
-        if dominant:
-            self._last_seen[dominant] = self.batches
-        record = {
-            "idx": self.batches,
-            "t_s": round(now - self._begun, 6),
-            "dt_s": round(step_s, 7),
-            "fetch_dt_s": round(fetch_s, 7),
-            "materialize_dt_s": round(look_s, 7),
-            "is_warmup": warmup,
-            "samples": len(batch),
-            "dominant_dataset": dominant,
-            "dataset_counts": counts,
-            "dominant_gap_batches": gap,
-        }
-        self._file.write(json.dumps(record) + "\n")
-        self.batches += 1
+        self._times.add(
+            now=now,
+            wait_s=fetch_s,
+            step_s=step_s - fetch_s,
+            look_s=look_s,
+            samples=len(batch),
+            counts=source_counts(batch),
+            warmup=warmup,
+        )
         self.samples += len(batch)
         self._since[0] += len(batch)
         self._since[1] += fetch_s
         if now - self._told > _REPORT_SECONDS:
-            self._file.flush()  # whoever kills us keeps what was measured
             self._report(
                 {
                     "phase": "warming up" if warmup else "measuring",
@@ -94,14 +86,7 @@ class _BatchTimes:
 
     def close(self) -> None:
         """Nothing more comes."""
-        self._file.close()
-
-
-def _counts(batch: Batch) -> dict[str, int]:
-    if batch.dataset is None:
-        return {}
-    counts = np.bincount(batch.dataset, minlength=len(batch.names)).tolist()
-    return {name: n for name, n in zip(batch.names, counts, strict=False) if n}
+        self._times.close()
 
 
 def _measure(request: dict[str, Any], folder: Path, report: Any) -> dict[str, Any]:
@@ -120,7 +105,7 @@ def _measure(request: dict[str, Any], folder: Path, report: Any) -> dict[str, An
     converted = Path(request["converted"]) if request.get("converted") else None
     with peer.open(job, converted) as opened:
         ready = time.perf_counter()
-        times = _BatchTimes(folder, report)
+        times = _Recorded(folder, report)
         validations = Validations(peer.name, opened, settings, report)
         found = _iterate(opened, settings, times, validations, imported)
     return {"import_s": imported - began, "setup_s": ready - imported, **found}
@@ -141,7 +126,7 @@ def _hold_to(cpus: int | None) -> None:
 def _iterate(
     opened: Opened,
     settings: BenchSettings,
-    times: _BatchTimes,
+    times: _Recorded,
     validations: Validations,
     started: float,
 ) -> dict[str, Any]:

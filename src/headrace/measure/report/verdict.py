@@ -7,14 +7,10 @@ from collections.abc import Mapping, Sequence
 from headrace.measure.report.quantities import amount, seconds, share
 from headrace.measure.report.run import Run
 from headrace.measure.report.runs import Range
+from headrace.measure.starvation import AT_LIMIT, NEAR_LIMIT, STARVED
 
 __all__ = ["comparison_verdict", "run_verdict"]
 
-#: At this share of the decode limit the loader itself costs next to nothing (the design's target).
-_AT_LIMIT = 0.95
-_NEAR_LIMIT = 0.8
-#: A step that waits less than this share of its time is not starved (the design's target).
-_STARVED = 0.01
 #: A step that waits more than this has hardly any work of its own.
 _NOTHING_ELSE = 0.85
 
@@ -61,9 +57,9 @@ def _limit(run: Run) -> str:
     ratio = run.numbers.get("limit_ratio")
     if ratio is None:
         return ""
-    if ratio >= _AT_LIMIT:
+    if ratio >= AT_LIMIT:
         return f"At the decode limit ({share(ratio)}): only more or faster cores would help."
-    if ratio >= _NEAR_LIMIT:
+    if ratio >= NEAR_LIMIT:
         return f"Near the decode limit ({share(ratio)})."
     return f"Reaches {share(ratio)} of the decode limit: something other than decoding holds it up."
 
@@ -73,7 +69,7 @@ def _waits(run: Run) -> str:
     if stall is None or not mean:
         return ""
     part = stall / mean
-    if part <= _STARVED:
+    if part <= STARVED:
         return "The training step hardly waits for data."
     if part > _NOTHING_ELSE and run.numbers.get("simulated_step_ms") == 0:
         return ""  # there was no step that could wait

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, cast
 
 import numpy as np
@@ -15,7 +17,7 @@ from headrace.errors import UsageError
 from headrace.loader import Batch
 from headrace.outputs.torch.batch import Layout, TorchBatch, in_layout, to_tensors
 
-__all__ = ["CudaTarget", "checked_device"]
+__all__ = ["Copying", "CudaTarget", "checked_device"]
 
 _cuda: Any = torch.cuda  # much of it has no types
 
@@ -44,6 +46,15 @@ def checked_device(device: str | int | torch.device | None) -> torch.device | No
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """What copies to a device have taken so far."""
+
+    copies: int  #: batches copied
+    seconds: float  #: that the device spent on them
+    waited_s: float  #: that the consumer was held up until one was over
+
+
 class CudaTarget:
     """A device, the stream that copies to it, and pinned memory to copy from."""
 
@@ -52,6 +63,7 @@ class CudaTarget:
         self.pin = pin
         self._layout = layout
         self._stream: Any = None
+        self.copying = Copying(0, 0.0, 0.0)
 
     def settle(self) -> None:
         """Plain "cuda" is the current device from here on: the trainer has chosen it by now."""
@@ -70,39 +82,58 @@ class CudaTarget:
         if self.pin:
             host["draws"] = host["draws"].pin_memory()  # the one array that is not in the slot
         with torch.cuda.stream(self._stream):
+            begun = _event(self._stream, timed=True)
             there = {
                 name: value.to(self.device, non_blocking=True)
                 if isinstance(value, Tensor)
                 else value
                 for name, value in host.items()
             }
-            copied = _event(self._stream)
+            copied = _event(self._stream, timed=True)
             there["frames"] = in_layout(there["frames"], self._layout).contiguous()
             complete = _event(self._stream)
-        return CudaSent(self.device, there, copied, complete)
+        return CudaSent(self, there, (begun, copied), complete)
+
+    def count(self, seconds: float, waited: float) -> None:
+        """A copy is over."""
+        so_far = self.copying
+        self.copying = Copying(
+            so_far.copies + 1, so_far.seconds + seconds, so_far.waited_s + waited
+        )
 
 
 class CudaSent:
     """A batch whose copy to a device was ordered."""
 
     def __init__(
-        self, device: torch.device, batch: dict[str, Any], copied: Any, complete: Any
+        self, target: CudaTarget, batch: dict[str, Any], copy: tuple[Any, Any], complete: Any
     ) -> None:
-        self._device, self._batch = device, batch
-        self._copied = copied  # an event: the host's memory may change
+        self._target, self._batch = target, batch
+        self._begun, self._copied = copy  # events: the host's memory may change after the second
         self._complete = complete  # an event: the layout is made as well
+        self._counted = False
 
     def done(self) -> bool:
         """Whether the copy is over."""
-        return bool(self._copied.query())
+        over = bool(self._copied.query())
+        if over:
+            self._count(0.0)
+        return over
 
     def wait(self) -> None:
         """Return when it is over."""
+        started = perf_counter()
         self._copied.synchronize()
+        self._count(perf_counter() - started)
+
+    def _count(self, waited: float) -> None:
+        if not self._counted:
+            self._counted = True
+            self._target.count(self._begun.elapsed_time(self._copied) / 1000, waited)
 
     def take(self) -> TorchBatch:
         """The batch; the consumer's stream waits for the copy, the consumer does not."""
-        current = torch.cuda.current_stream(self._device)
+        current = torch.cuda.current_stream(self._target.device)
         current.wait_event(self._complete)
         batch, self._batch = self._batch, {}
         for value in batch.values():
@@ -111,9 +142,9 @@ class CudaSent:
         return cast(TorchBatch, batch)
 
 
-def _event(stream: Any) -> Any:
+def _event(stream: Any, *, timed: bool = False) -> Any:
     """An event after all that was queued on a stream so far."""
-    event = _cuda.Event()
+    event = _cuda.Event(enable_timing=timed)
     event.record(stream)
     return event
 

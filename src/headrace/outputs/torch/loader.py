@@ -30,7 +30,7 @@ from headrace.loader.opened import WindowSpec
 from headrace.loader.statistics import LoaderStatistics
 from headrace.outputs.torch.ahead import Ahead, Source
 from headrace.outputs.torch.batch import Layout, TorchBatch, to_tensors
-from headrace.outputs.torch.cuda import CudaTarget, checked_device
+from headrace.outputs.torch.cuda import Copying, CudaTarget, checked_device
 from headrace.outputs.torch.ranks import check_process, distributed_rank
 from headrace.reading.local import LocalFiles
 
@@ -183,6 +183,10 @@ class TorchLoader:
     def statistics(self) -> LoaderStatistics:
         """Frozen figures of everything so far."""
         return self.loader.statistics()
+
+    def copying(self) -> Copying | None:
+        """What copies to the device have taken so far; None if there is no device."""
+        return None if self._target is None else self._target.copying
 
     def close(self) -> None:
         """End the threads and give the memory back."""

@@ -1,0 +1,101 @@
+"""`headrace doctor`: what limits a mixture on this machine, or a run."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.output import print_json
+from headrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.tuning.doctor import Evidence
+
+HELP = "say what limits a mixture on this machine, or a run, and what to change"
+DESCRIPTION = """\
+Examines data and machine, or an archived run, and gives one verdict in plain words with the
+evidence and the change to make: compute-bound, decode-bound, storage-bound, copy-bound,
+memory-bound prefetch, or starved by the Python loop.
+
+  headrace doctor oxe29 root=/data/oxe                what the loader can feed, and what limits it
+  headrace doctor oxe29 root=/data/oxe --step-ms 80   whether a step of 80 ms would wait
+  headrace doctor --run runs/2026-11-15_12-00-00_laq  a benchmark, or a loop under `hr.Doctor`
+
+Overrides are those of `headrace bench`. Exit code: 0 healthy, 1 not healthy, 2 no verdict.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's options."""
+    parser.add_argument("mixture", metavar="MIXTURE", nargs="?", help="a YAML file or packaged")
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="dotted overrides")
+    parser.add_argument("--run", dest="run_folder", metavar="RUN", type=Path, help="a run's folder")
+    parser.add_argument("--step-ms", type=float, default=0.0, metavar="MS", help="simulate a step")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of the loader (default: 5)")
+    parser.add_argument("--flops-per-step", type=float, metavar="N", help="of the model, for MFU")
+    parser.add_argument("--peak-flops", type=float, metavar="N", help="of the device, a second")
+    parser.add_argument("--json", metavar="FILE", help="also write the result here; - for stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine; 0 if healthy."""
+    from headrace.tuning.doctor import give_verdict, verdict_text
+
+    if (args.mixture is None) == (args.run_folder is None):
+        raise UsageError("neither or both of MIXTURE and --run", remedy="Give one of them")
+    evidence = _evidence(args)
+    evidence = replace(
+        evidence,
+        flops_per_step=args.flops_per_step or evidence.flops_per_step,
+        peak_flops=args.peak_flops or evidence.peak_flops,
+    )
+    verdict = give_verdict(evidence)
+    found = {"verdict": verdict.to_dict(), "evidence": evidence.to_dict()}
+    if args.json == "-":
+        print_json(found)
+    else:
+        if args.json:
+            Path(args.json).write_text(json.dumps(found, indent=2) + "\n")
+        print(verdict_text(verdict, evidence))
+    if verdict.kind == "unknown":
+        return 2
+    return 0 if verdict.healthy else 1
+
+
+def _evidence(args: argparse.Namespace) -> Evidence:
+    if args.run_folder is not None:
+        from headrace.tuning.doctor.archived import run_evidence
+
+        return run_evidence(args.run_folder)
+    from headrace.measure.jobs import jobs_of
+    from headrace.tuning.doctor.examine import examine
+
+    job = jobs_of(args.mixture, args.overrides, ["headrace"])["headrace"]
+    with _Progress() as watch:
+        return examine(job, step_ms=args.step_ms, seconds=args.seconds, watch=watch)
+
+
+class _Progress:
+    """One line on stderr that says what is measured; nothing when no person watches."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+
+    def __enter__(self) -> Callable[[str], None]:
+        if not sys.stderr.isatty():
+            return lambda _: None
+        from rich.console import Console
+
+        self._shown = Console(stderr=True).status("starting")
+        self._shown.start()
+        shown = self._shown
+        return lambda text: shown.update(f"examining: {text}")
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown is not None:
+            self._shown.stop()
