@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.engine.slots import slot_bytes
+from headrace.loader.settings import PROCESS_BYTES, SPARE_SLOTS
 from headrace.reading.local import LocalFiles
 
 pytestmark = pytest.mark.usefixtures("quick_limits")
@@ -87,8 +89,9 @@ def test_a_budget_without_room_to_work_ahead_is_memory_bound_prefetch(loaders, m
     """Steps of very different length: with enough batches ahead none of them would wait."""
     with hr.Loader(mixture, batch_size=8, image_size=64, keep_free=0, threads=2) as wide:
         full = wide._sizes
-    one = 8 * 2 * 64 * 64 * 3 + 4096
-    small = full.budget - 2 * 64 * 2**20 - 6 * one  # no processes, and a few slots less
+    # No processes, and two slots of all that there may be.
+    all_slots = full.most_slots + full.validation_slots + SPARE_SLOTS
+    small = full.budget - 2 * PROCESS_BYTES - (all_slots - 2) * slot_bytes(full.specs)
     pauses = cycle([0.0, 0.0, 0.0, 0.4])
     loader = loaders(budget=small)
     assert loader._sizes.slots == 2

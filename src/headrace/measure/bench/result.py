@@ -70,6 +70,8 @@ def summarise(
         "min_available_mb": outcome.min_available / 1e6 if outcome.min_available else None,
         "wall_s": outcome.wall_s,
         "budget_mb": after["budget"] / 1e6 if after.get("budget") else None,
+        "slots": after.get("slots"),
+        "slots_wanted": after.get("slots_wanted"),
         "decode_limit_samples_per_s": decode,
         "limit_ratio": rate / decode if rate and decode else None,
         "storage_limit_bytes_per_s": limit["storage_limit_bytes_per_s"] if limit else None,

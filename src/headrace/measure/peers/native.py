@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.loader import Batch, Loader
+from headrace.loader.settings import PREFETCH
 from headrace.measure.job import Job
 from headrace.measure.peers.peer import Peer
 
@@ -42,6 +43,8 @@ class _Native:
             "processes": list(engine.processes),
             "budget": engine.budget.limit,
             "budget_peak": engine.budget.peak,
+            "slots": engine.streams[0].slot_limit if engine.streams else None,
+            "slots_wanted": PREFETCH + 2,
             "bytes_read": engine.bytes_read,
             "images": engine.images,
             "stages": {stage.name: stage.busy_s for stage in engine.stages},

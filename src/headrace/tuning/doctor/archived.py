@@ -60,6 +60,8 @@ def _of_benchmark(run: Run, result: dict[str, Any]) -> Evidence:
         loop_read_s=reading / samples if reading and samples else None,
         idle=waiting / (busy + waiting) if busy else None,
         budget=None if budget is None else round(budget * 1e6),
+        slots=_whole(numbers.get("slots")),
+        slots_wanted=_whole(numbers.get("slots_wanted")),
         image_size=(size, size) if size else None,
         notes=run.problems if run.status == "complete" else (_ending(run), *run.problems),
     )
