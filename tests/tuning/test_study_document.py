@@ -49,6 +49,18 @@ def test_an_error_names_the_key_and_the_value(values, words):
         study_from({**BASE, **values})
 
 
+def test_rows_can_be_added_to_a_study_as_it_is():
+    added = read_study(
+        "metadata", ["{label: large, change: loader.batch_size=512}", "{label: x, command: 'true'}"]
+    )
+    trials = plan(added, ["root=/x"], cpus=64)
+    assert [trial.label for trial in trials[-2:]] == ["large", "x"]
+    assert trials[-2].job.batch_size == 512
+    assert trials[-1].command == "true"
+    with pytest.raises(hr.UsageError, match=r"ladder\[\d\]\.chnge"):
+        read_study("metadata", ["{label: large, chnge: loader.batch_size=512}"])
+
+
 def test_a_file_that_is_not_there_names_the_nearest_packaged_study(tmp_path):
     with pytest.raises(hr.UsageError, match=r"no such study file.*'param_ladder'"):
         read_study("param_lader")

@@ -33,6 +33,7 @@ command, without repeating what was finished.
   headrace study param_ladder root=/data/oxe
   headrace study cpu_sweep --mixture mine.yaml loader.batch_size=128 --seconds 20
   headrace study mine_study.yaml --out studies/tuesday
+  headrace study param_ladder root=/data/oxe --add '{label: big, change: loader.batch_size=512}'
 
 Results: STUDY/results.csv, results.json, log.md, plots/ and the runs themselves below runs/.
 """
@@ -48,6 +49,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mixture", help="instead of the study's: a YAML file or a packaged one")
     parser.add_argument("--out", type=Path, help="the study's folder (default: studies/NAME)")
     parser.add_argument("--only", action="append", metavar="LABEL", help="these rows; repeat it")
+    parser.add_argument(
+        "--add", action="append", default=[], metavar="ROW", help="one more row, as YAML; repeat it"
+    )
     parser.add_argument("--again", action="store_true", help="forget what was finished before")
     parser.add_argument("--seconds", type=float, help="measured time of a run")
     parser.add_argument("--repeats", type=int, help="rounds")
@@ -112,7 +116,7 @@ def _study(args: argparse.Namespace) -> Study:
         raise UsageError(
             f"{args.study!r} is an override, not a study", remedy="Give a file or a name first"
         )
-    study = read_study(args.study)
+    study = read_study(args.study, args.add)
     settings, guard = study.settings, study.guard
     if args.seconds is not None:
         settings = replace(settings, seconds=args.seconds, steps=None)

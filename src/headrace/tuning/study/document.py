@@ -20,7 +20,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from headrace.config.documents import overridden, read_document
+from headrace.config.documents import overridden, parse_override, read_document
 from headrace.config.values import mapping, shown
 from headrace.errors import UsageError
 from headrace.loader.settings import parse_size
@@ -72,17 +72,28 @@ def packaged_studies() -> dict[str, Path]:
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
-def read_study(study: str | Path) -> Study:
-    """Read a study file, or the packaged one of that name."""
+def read_study(study: str | Path, more: Sequence[str] = ()) -> Study:
+    """Read a study file, or the packaged one of that name, with `more` rows as YAML texts."""
     packaged = packaged_studies()
     file = Path(study).expanduser()
     if str(study) in packaged and not file.is_file():
         file = packaged[str(study)]
     try:
         values = read_document(file, "study", list(packaged), "ladder")
-        return study_from(overridden(values, (), "study"), file.parent, file.stem)
+        rows = _with_rows(overridden(values, (), "study"), more)
+        return study_from(rows, file.parent, file.stem)
     except UsageError as error:
         raise error.within(file=str(file)) from None
+
+
+def _with_rows(values: Mapping[str, Any], more: Sequence[str]) -> Mapping[str, Any]:
+    """A study with rows after its own."""
+    if not more:
+        return values
+    kind = next((kind for kind in ("ladder", "runs") if isinstance(values.get(kind), list)), None)
+    if kind is None:
+        raise UsageError("there is no list to add rows to", remedy="Add them to a ladder or runs.")
+    return {**values, kind: [*values[kind], *(parse_override(f"row={text}")[1] for text in more)]}
 
 
 def study_from(values: Mapping[str, Any], folder: Path | None = None, name: str = "study") -> Study:
