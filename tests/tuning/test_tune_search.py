@@ -10,7 +10,7 @@ from headrace.measure.peers.knob import Knob
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.search import Space, TimeBudget, search
 from headrace.tuning.search.judge import Rules
-from headrace.tuning.search.optuna_sampler import OptunaTpe, best_sampler
+from headrace.tuning.search.optuna_sampler import OptunaTpe
 from headrace.tuning.search.sampler import Neighbours
 from headrace.tuning.search.space import Failures
 
@@ -111,7 +111,9 @@ def test_an_optimum_that_needs_two_changes_at_once_is_found_by_the_sampler(sampl
         return 100 * (1.5 if o["b.k2"] == 1 and o["b.k5"] == 3 else 1)
 
     assert run(Surface(rate)).winner == {}  # the ladder cannot see it
-    found = run(Surface(rate, noise=0.01), minutes=240, sampler=sampler(SPACE))
+    # Blind neighbours need more samples than TPE, which is slower at choosing them.
+    minutes = 240 if sampler is Neighbours else 60
+    found = run(Surface(rate, noise=0.01), minutes=minutes, sampler=sampler(SPACE))
     assert found.winner == {"b.k2": 1, "b.k5": 3}
     assert found.proof.ratio == pytest.approx(1.5, rel=0.05)
     assert found.sampler == sampler.name
@@ -128,14 +130,15 @@ def test_values_that_failed_are_rows_and_never_tried_again(sampler):
         return 100 * (1.3 if o["b.k1"] == 1 else 1)
 
     surface = Surface(rate)
-    found = run(surface, minutes=40, sampler=sampler(SPACE))
+    found = run(surface, minutes=25, sampler=sampler(SPACE))
     assert found.winner == {"b.k1": 1}
     failed = [t for step in found.steps for t in step.tried if t.status == "oom-killed"]
     assert failed[0].difference == {"b.k0": 3}
     assert failed[0].cause == died.cause
     assert sum(changes.get("b.k0") == 3 for changes, _, _ in surface.asked) == 1
-    pairs = [(c["b.k2"], c["b.k3"]) for c, _, _ in surface.asked if {"b.k2", "b.k3"} <= c.keys()]
-    assert len(pairs) < 12  # failing pairs are learnt one by one, with all that contains them
+    dead = [tuple(c.items()) for c, _, _ in surface.asked if c.get("b.k2") and c.get("b.k3")]
+    assert dead  # it did try such pairs
+    assert len(set(dead)) == len(dead)
 
 
 def test_what_the_backend_refuses_is_pruned_before_it_runs():
@@ -215,10 +218,10 @@ def test_the_same_answers_lead_to_the_same_questions_so_a_search_can_go_on():
             ledger[key] = surface(changes, name, number, left_s)
         return ledger[key]
 
-    first = search(SPACE, evaluate, surface.budget(6), best_sampler(SPACE))
+    first = search(SPACE, evaluate, surface.budget(6), Neighbours(SPACE))
     assert first.ended == "time"
     made = len(ledger)
-    again = search(SPACE, evaluate, surface.budget(120), best_sampler(SPACE))
+    again = search(SPACE, evaluate, surface.budget(120), Neighbours(SPACE))
     assert again.steps[: len(first.steps) - 1] == first.steps[:-1]
     assert again.winner == {"b.k0": 1, "b.k4": 2, "b.k5": 2}
     assert len(ledger) > made

@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError
 
 __all__ = ["entry", "main"]
 
-_COMMANDS = ("synth", "index", "inspect", "verify", "bench", "study", "report")
+_COMMANDS = ("synth", "index", "inspect", "verify", "bench", "study", "tune", "report")
 _DESCRIPTION = """\
 headrace feeds GPUs with training data from mixtures of many robot-learning datasets.
 
@@ -25,6 +25,7 @@ It reads RLDS datasets as TFDS wrote them, without TensorFlow. Start here:
   headrace verify oxe                 checksums and decoding
   headrace bench oxe29 root=oxe       how fast it streams, and how near the limit
   headrace study param_ladder root=oxe      one knob at a time, repeated, guarded, decided
+  headrace tune oxe29 root=oxe --backend tfdata   the fastest options of a backend, and why
   headrace report RUN ...             plots of a benchmark or training run; several compared
 """
 _EPILOG = """\

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import errno
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 from headrace.errors import HeadraceError, UsageError
-from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.job import Job
 from headrace.measure.jobs import jobs_of
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.guard import Guard
+from headrace.tuning.search.asked import Asked
 from headrace.tuning.search.space import Changes, overrides, words
 from headrace.tuning.study.ledger import Ledger
 from headrace.tuning.trial import Trial, Watch, try_once
@@ -30,46 +30,50 @@ class Evaluation:
 
     def __init__(
         self,
-        mixture: str,
-        given: Sequence[str],
-        backend: str,
-        settings: BenchSettings,
-        guard: Guard,
+        asked: Asked,
         folder: Path,
         *,
         watch: Watch = lambda _title, _sight: None,
         tell: Tell = lambda _words, _number, _attempt: None,
     ) -> None:
-        self._mixture, self._given, self._backend = mixture, given, backend
-        self._settings, self._guard, self._folder = settings, guard, folder
+        self._asked, self._folder = asked, folder
         self._watch, self._tell = watch, tell
         self._ledger = Ledger(folder / "ledger.jsonl")
         self.made = 0  #: runs that were made now
 
+    @property
+    def remembered(self) -> int:
+        """Runs that are in the ledger."""
+        return len(self._ledger)
+
     def __call__(self, changes: Changes, name: str, number: int, left_s: float) -> Attempt:
         """One guarded run, or the one that is remembered."""
+        asked, guard = self._asked, self._asked.guard
         change = words(changes)
         try:
-            job = jobs_of(self._mixture, [*self._given, *overrides(changes)], [self._backend])
+            jobs = jobs_of(asked.mixture, [*asked.given, *overrides(changes)], [asked.backend])
         except HeadraceError as error:
             return Attempt("invalid configuration", str(error))
-        plain = Job.from_dict(job[self._backend].to_dict())
+        job = Job.from_dict(jobs[asked.backend].to_dict())
         # The question is part of the key: a run is only compared with those of its own round.
-        trial = Trial(name, change, self._backend, plain, self._settings)
-        known = self._ledger.find(trial, number, self._guard)
+        trial = Trial(name, change, asked.backend, job, asked.settings)
+        known = self._ledger.find(trial, number, guard)
         if known is not None:
             return known
-        if left_s <= 0:
+        if left_s <= asked.least_s:
             return Attempt("skipped", "the time is over")
-        cut = left_s < self._guard.timeout_s
-        guard = replace(self._guard, timeout_s=left_s) if cut else self._guard
+        cut = left_s < guard.timeout_s
         title = f"{name.split(':')[0]}, {change}, {left_s / 60:.1f} min left"
-        attempt = self._try(replace(trial, label=self._backend), guard, title)
+        attempt = self._try(
+            replace(trial, label=asked.backend),
+            replace(guard, timeout_s=left_s) if cut else guard,
+            title,
+        )
         if cut and attempt.status == "timed out":
             return Attempt("skipped", "the time was over before it ended")
-        self._ledger.add(trial, number, self._guard, attempt)
+        self._ledger.add(trial, number, guard, attempt)
         self.made += attempt.status != "interrupted"
-        self._tell(f"{name}, {change}" if "proof" not in name else name, number, attempt)
+        self._tell(f"{name.split(':')[0].split(' of ')[0]}: {change}", number, attempt)
         return attempt
 
     def _try(self, trial: Trial, guard: Guard, title: str) -> Attempt:

@@ -12,7 +12,7 @@ from headrace.tuning.search.space import Changes, Space
 
 __all__ = ["OptunaTpe", "best_sampler"]
 
-_TRIES = 20
+_TRIES = 5  # each is a question that TPE takes milliseconds to answer
 
 
 class OptunaTpe:

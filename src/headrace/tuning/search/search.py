@@ -80,13 +80,15 @@ def search(
     sampler: Sampler | None,
     *,
     rules: Rules | None = None,
+    resumed: bool = False,
     progress: Callable[[Found], None] = lambda _found: None,
 ) -> Found:
     """Find the fastest configuration in the time there is; without a sampler, by the ladder alone.
 
-    `progress` is told after every step what is known so far.
+    `resumed` says that `evaluate` remembers answers. `progress` is told after every step what is
+    known so far.
     """
-    run = _Search(space, evaluate, budget, sampler, rules or Rules(), progress)
+    run = _Search(space, evaluate, budget, sampler, rules or Rules(), progress, resumed)
     why: Ended = "all tried"
     cause = None
     try:
@@ -117,6 +119,7 @@ class _Search:
         sampler: Sampler | None,
         rules: Rules,
         progress: Callable[[Found], None],
+        resumed: bool,
     ) -> None:
         self._space, self._evaluate, self._budget = space, evaluate, budget
         self._sampler, self._rules, self._progress = sampler, rules, progress
@@ -130,6 +133,7 @@ class _Search:
         self._proof: tuple[list[Attempt], list[Attempt]] = ([], [])
         self._sampled = False
         self._start: Attempt | None = None
+        self._remembered = resumed  # the last answer was
 
     # -- the ladder and the sampler ---------------------------------------------------------------
 
@@ -303,7 +307,7 @@ class _Search:
             return
         name = f"proof of {words(self._best)}"
         for number in range(PROOF):
-            if not self._budget.fits(2):
+            if not self._remembered and not self._budget.fits(2):
                 raise _Ended("time")
             for best in (number % 2 == 1, number % 2 == 0):
                 changes, side = (self._best, "best") if best else ({}, "start")
@@ -314,8 +318,12 @@ class _Search:
     # -- running ----------------------------------------------------------------------------------
 
     def _room(self, runs: int) -> bool:
-        """Whether so many runs fit beside those of the proof."""
-        return self._budget.fits(runs + 2 * PROOF)
+        """Whether so many runs fit beside those of the proof.
+
+        While answers are remembered, the next one may be as well: `evaluate` says when the time is
+        really over.
+        """
+        return self._remembered or self._budget.fits(runs + 2 * PROOF)
 
     def _run(self, changes: Changes, name: str, number: int) -> Attempt:
         begun = self._budget.now
@@ -325,9 +333,11 @@ class _Search:
         if attempt.status == "skipped":
             raise _Ended("time")
         self._runs += 1
+        took = self._budget.now - begun
+        self._remembered = took < 0.01 * (attempt.wall_s or 0.0)
         if attempt.status == "pass":
             # A run that is remembered took no time now, but says how long the next one will take.
-            self._budget.spent(max(self._budget.now - begun, attempt.wall_s or 0.0))
+            self._budget.spent(max(took, attempt.wall_s or 0.0))
         return attempt
 
     def _check_start(self, attempt: Attempt) -> None:
