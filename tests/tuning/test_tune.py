@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
@@ -19,6 +20,7 @@ from headrace.testing import synthesize
 from headrace.tuning.guard import Guard
 from headrace.tuning.search import tune as tune_module
 from headrace.tuning.search.asked import Asked
+from headrace.tuning.search.evaluation import Evaluation
 from headrace.tuning.search.space import overrides, space_of
 from headrace.tuning.search.tune import tune
 from headrace.tuning.study import read_study
@@ -139,9 +141,7 @@ _search = tune_module.search
 
 
 def _with_a_bad_value(space):
-    """Two options only, one of them with a budget that holds nothing."""
-    from dataclasses import replace
-
+    """One option only, a budget that holds nothing."""
     budget = next(knob for knob in space.knobs if knob.key == "loader.budget")
     return replace(space, knobs=(replace(budget, values=("1kB",)),))
 
@@ -177,6 +177,16 @@ def test_ctrl_c_keeps_the_best_so_far_and_says_how_to_go_on(data, tmp_path):
     written = json.loads((tmp_path / "t" / "result.json").read_text())
     assert written["search"]["ended"] == "interrupted"
     assert (tmp_path / "t" / "tuned.yaml").exists()
+
+
+def test_a_run_that_the_time_cuts_off_is_no_failure_and_not_remembered(data, tmp_path):
+    what = asked(data, "headrace", "loader.keep_free=0", steps=10_000_000)
+    evaluate = Evaluation(what, tmp_path)
+    attempt = evaluate({}, "ladder 1", 0, 2.0)
+    assert (attempt.status, evaluate.made, evaluate.remembered) == ("skipped", 0, 0)
+    measured = replace(what, settings=BenchSettings(seconds=30))
+    assert Evaluation(measured, tmp_path)({}, "ladder 1", 0, 20.0).status == "skipped"
+    assert len(list((tmp_path / "runs").iterdir())) == 1  # the second was not begun
 
 
 # -- what cannot be ------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,6 +25,8 @@ __all__ = ["Evaluation", "Tell"]
 #: Told of each run that has ended: what it was, its round, what became of it.
 Tell: TypeAlias = Callable[[str, int, Attempt], None]
 
+_TIMES, _PATIENCE_S = 3.0, 20.0
+
 
 class Evaluation:
     """An `Evaluate` that runs a backend; the same question is answered from the ledger."""
@@ -39,6 +42,7 @@ class Evaluation:
         self._asked, self._folder = asked, folder
         self._watch, self._tell = watch, tell
         self._ledger = Ledger(folder / "ledger.jsonl")
+        self._walls: list[float] = []  # of runs that passed
         self.made = 0  #: runs that were made now
 
     @property
@@ -62,16 +66,20 @@ class Evaluation:
             return known
         if left_s <= asked.least_s:
             return Attempt("skipped", "the time is over")
-        cut = left_s < guard.timeout_s
+        # What takes several times as long as others did will not be the fastest.
+        limit = min(guard.timeout_s, _PATIENCE_S + _TIMES * max(self._walls, default=math.inf))
+        cut = left_s < limit
         title = f"{name.split(':')[0]}, {change}, {left_s / 60:.1f} min left"
         attempt = self._try(
             replace(trial, label=asked.backend),
-            replace(guard, timeout_s=left_s) if cut else guard,
+            replace(guard, timeout_s=min(limit, left_s)),
             title,
         )
         if cut and attempt.status == "timed out":
             return Attempt("skipped", "the time was over before it ended")
         self._ledger.add(trial, number, guard, attempt)
+        if attempt.status == "pass" and attempt.wall_s is not None:
+            self._walls.append(attempt.wall_s)
         self.made += attempt.status != "interrupted"
         self._tell(f"{name.split(':')[0].split(' of ')[0]}: {change}", number, attempt)
         return attempt

@@ -119,9 +119,10 @@ def _headrace(found: Found) -> str:
         best, tried_words = found.proof.ratio or best, words(found.best)
     else:
         tried_words = words(tried.difference)
+    against = "no faster" if best <= 1 else "inside the noise"
     return (
         f"Nothing to tune: the best of what was tried, {tried_words}, was at {best:.2f} of "
-        "the defaults, which is inside the noise."
+        f"the defaults, which is {against}."
     )
 
 

@@ -149,6 +149,7 @@ class _Search:
         sampler = self._sampler
         if sampler is None:
             return
+        sampler.tell({}, 1.0)
         while True:
             asked: list[Changes] = []
 
@@ -239,7 +240,7 @@ class _Search:
                 return each
             title = f"{name}: {words(each.changes)}"
             for number in range(1, self._rules.rounds):
-                if not hopeful(each.contrast, self._rules):
+                if each.row.status != "pass" or not hopeful(each.contrast, self._rules):
                     break
                 if not self._room(2):
                     each.note = "no time to run it again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from time import monotonic
 
@@ -44,12 +45,17 @@ class TimeBudget:
 
     @property
     def run_s(self) -> float:
-        """What a run is expected to take: the longest of the last few."""
-        return _CAUTION * max(self._costs[-_LOOK_BACK:], default=self._expected)
+        """What one run is expected to take: as long as the longest of the last few."""
+        return self._of(1)
 
     def fits(self, runs: int) -> bool:
         """Whether so many runs would end in time."""
-        return runs * self.run_s <= self.left_s
+        return self._of(runs) <= self.left_s
+
+    def _of(self, runs: int) -> float:
+        """Seconds of so many runs: one of them as long as any was lately, the others as usual."""
+        recent = self._costs[-_LOOK_BACK:] or [self._expected]
+        return _CAUTION * (max(recent) + (runs - 1) * statistics.median(recent))
 
     def spent(self, seconds: float) -> None:
         """A run that passed took so long; one that failed says nothing of the others."""
