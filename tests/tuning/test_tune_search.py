@@ -205,27 +205,63 @@ def test_an_interrupted_search_keeps_the_best_so_far(after, best):
     assert found.unproved == bool(best)
 
 
+class Ledger:
+    """Remembers answers, as the real evaluation does; may be interrupted."""
+
+    def __init__(self, surface):
+        self.surface, self.answers, self.left = surface, {}, -1
+
+    def __call__(self, changes, name, number, left_s):
+        key = (tuple(changes.items()), name, number)
+        if key not in self.answers:
+            if self.left == 0:
+                return Attempt("interrupted", "interrupted (Ctrl-C)")
+            self.left -= 1
+            self.answers[key] = self.surface(changes, name, number, left_s)
+        return self.answers[key]
+
+    def knows(self, changes, name, number):
+        return (tuple(changes.items()), name, number) in self.answers
+
+    def search(self, minutes, sampler=None):
+        budget = self.surface.budget(minutes)
+        return search(SPACE, self, budget, sampler, known=self.knows)
+
+
 def test_the_same_answers_lead_to_the_same_questions_so_a_search_can_go_on():
     def rate(o):
         return 100 * (1.2 if o["b.k0"] == 1 else 1) * (1.3 if o["b.k4"] == o["b.k5"] == 2 else 1)
 
-    ledger = {}
-    surface = Surface(rate, noise=0.02)
-
-    def evaluate(changes, name, number, left_s):
-        key = (tuple(changes.items()), name, number)
-        if key not in ledger:
-            ledger[key] = surface(changes, name, number, left_s)
-        return ledger[key]
-
-    first = search(SPACE, evaluate, surface.budget(6), Neighbours(SPACE))
+    ledger = Ledger(Surface(rate, noise=0.02))
+    first = ledger.search(6, Neighbours(SPACE))
     assert first.ended == "time"
-    made = len(ledger)
-    again = search(SPACE, evaluate, surface.budget(120), Neighbours(SPACE))
+    assert len(first.steps) > 3
+    made = len(ledger.answers)
+    # With no time at all, what is known is found again, to the proof.
+    assert ledger.search(0.001, Neighbours(SPACE)) == first
+    assert len(ledger.answers) == made
+    again = ledger.search(120, Neighbours(SPACE))
     assert again.steps[: len(first.steps) - 1] == first.steps[:-1]
     assert again.winner == {"b.k0": 1, "b.k4": 2, "b.k5": 2}
-    assert len(ledger) > made
-    assert again.runs >= len(ledger) - 6  # only the first proof was of another winner
+    assert len(ledger.answers) > made
+    assert again.runs >= len(ledger.answers) - 6  # only the first proof was of another winner
+
+
+def test_a_round_that_was_cut_off_is_taken_anew_on_the_machine_as_it_is_then():
+    # Twice as fast after the interruption: half a round of each would show a gain.
+    ledger = Ledger(Surface(lambda o: 100 if len(surface.asked) <= 6 else 200))
+    surface = ledger.surface
+    ledger.left = 6  # in the middle of the second option
+    assert ledger.search(60).ended == "interrupted"
+    ledger.left = -1
+    found = ledger.search(60)
+    assert found.ended == "all tried"
+    assert found.best == {}
+    ratios = {t.contrast.ratio for step in found.steps for t in step.tried}
+    assert ratios == {1.0}
+    made = len(ledger.answers)
+    assert ledger.search(60) == found
+    assert len(ledger.answers) == made
 
 
 def test_if_the_start_cannot_run_whatever_runs_is_better():

@@ -55,12 +55,9 @@ class Evaluation:
         asked, guard = self._asked, self._asked.guard
         change = words(changes)
         try:
-            jobs = jobs_of(asked.mixture, [*asked.given, *overrides(changes)], [asked.backend])
+            trial = self._trial(changes, name)
         except HeadraceError as error:
             return Attempt("invalid configuration", str(error))
-        job = Job.from_dict(jobs[asked.backend].to_dict())
-        # The question is part of the key: a run is only compared with those of its own round.
-        trial = Trial(name, change, asked.backend, job, asked.settings)
         known = self._ledger.find(trial, number, guard)
         if known is not None:
             return known
@@ -83,6 +80,21 @@ class Evaluation:
         self.made += attempt.status != "interrupted"
         self._tell(f"{name.split(':')[0].split(' of ')[0]}: {change}", number, attempt)
         return attempt
+
+    def knows(self, changes: Changes, name: str, number: int) -> bool:
+        """Whether a question is answered from the ledger."""
+        try:
+            trial = self._trial(changes, name)
+        except HeadraceError:
+            return False
+        return self._ledger.find(trial, number, self._asked.guard) is not None
+
+    def _trial(self, changes: Changes, name: str) -> Trial:
+        asked = self._asked
+        jobs = jobs_of(asked.mixture, [*asked.given, *overrides(changes)], [asked.backend])
+        job = Job.from_dict(jobs[asked.backend].to_dict())
+        # The question is part of the key: a run is only compared with those of its own round.
+        return Trial(name, words(changes), asked.backend, job, asked.settings)
 
     def _try(self, trial: Trial, guard: Guard, title: str) -> Attempt:
         try:

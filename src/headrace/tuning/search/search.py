@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from itertools import count
+from typing import Protocol, TypeAlias
 
 from headrace.measure.peers.knob import Knob
 from headrace.tuning.attempt import Attempt
@@ -29,6 +30,9 @@ PROOF = 3
 _TOGETHER = 2
 #: Nothing is to be found out after one of these.
 _HOPELESS = ("not installed", "invalid configuration", "failed")
+
+#: Whether a question was answered before: the configuration, its name and its round.
+Known: TypeAlias = Callable[[Changes, str, int], bool]
 
 
 class Evaluate(Protocol):
@@ -80,15 +84,15 @@ def search(
     sampler: Sampler | None,
     *,
     rules: Rules | None = None,
-    resumed: bool = False,
+    known: Known = lambda _changes, _name, _number: False,
     progress: Callable[[Found], None] = lambda _found: None,
 ) -> Found:
     """Find the fastest configuration in the time there is; without a sampler, by the ladder alone.
 
-    `resumed` says that `evaluate` remembers answers. `progress` is told after every step what is
-    known so far.
+    `known` says which questions `evaluate` has answered before, and so needs no time for.
+    `progress` is told after every step what was found so far.
     """
-    run = _Search(space, evaluate, budget, sampler, rules or Rules(), progress, resumed)
+    run = _Search(space, evaluate, budget, sampler, rules or Rules(), known, progress)
     why: Ended = "all tried"
     cause = None
     try:
@@ -118,11 +122,12 @@ class _Search:
         budget: TimeBudget,
         sampler: Sampler | None,
         rules: Rules,
+        known: Known,
         progress: Callable[[Found], None],
-        resumed: bool,
     ) -> None:
         self._space, self._evaluate, self._budget = space, evaluate, budget
-        self._sampler, self._rules, self._progress = sampler, rules, progress
+        self._sampler, self._rules = sampler, rules
+        self._known, self._progress = known, progress
         self._best: Changes = {}
         self._gain = 1.0  # of the best over the start, as the steps say
         self._steps: list[Step] = []
@@ -133,7 +138,6 @@ class _Search:
         self._proof: tuple[list[Attempt], list[Attempt]] = ([], [])
         self._sampled = False
         self._start: Attempt | None = None
-        self._remembered = resumed  # the last answer was
 
     # -- the ladder and the sampler ---------------------------------------------------------------
 
@@ -173,17 +177,11 @@ class _Search:
         """Of changes that came together, undo those that had no part in it."""
         for key, value in before.items():
             without = _Candidate(self._space.normal({**self._best, key: value}), [])
-            if self._known(without.changes)[0]:
+            if self._foretold(without.changes)[0]:
                 continue
             name = f"sampler {len(self._steps) + 1} without {key}"
             for number in range(self._rules.rounds):
-                if not self._room(2):
-                    raise _Ended("time")
-                for mine in (number % 2 == 1, number % 2 == 0):
-                    changes = without.changes if mine else self._best
-                    told = without.attempts if mine else without.base
-                    side = "" if mine else ": best so far"
-                    told.append(self._run(changes, f"{name}{side}", number))
+                self._duel(without, name, number)
                 if not idle(without.contrast, self._rules):
                     break
             gone = without if idle(without.contrast, self._rules) else None
@@ -199,21 +197,18 @@ class _Search:
         self, stage: Stage, key: str, asked: Sequence[Changes], knob: Knob | None = None
     ) -> None:
         """Run candidates in the round of the best; run again what looks better; keep one."""
-        candidates = [_Candidate(changes, *self._known(changes)) for changes in asked]
+        candidates = [_Candidate(changes, *self._foretold(changes)) for changes in asked]
         runnable = [each for each in candidates if not each.attempts]
-        if runnable and not self._room(2):
-            raise _Ended("time")
         name = f"{stage} {len(self._steps) + 1}"
         kept = over = None
         try:
             if runnable:
-                base = self._run(self._best, f"{name}: best so far", 0)
-                self._check_start(base)
-            for number, each in enumerate(runnable):
-                if number and not self._room(1):
-                    raise _Ended("time")
-                each.attempts.append(self._run(each.changes, name, 0))
-                each.base.append(base)
+                base, *ran = self._round(
+                    [self._best, *(each.changes for each in runnable)], name, 0
+                )
+                for each, attempt in zip(runnable, ran, strict=True):
+                    each.attempts.append(attempt)
+                    each.base.append(base)
             kept = self._confirm(name, runnable)
         except _Ended as ended:
             over = ended
@@ -222,7 +217,7 @@ class _Search:
         if over is not None:
             raise over
 
-    def _known(self, changes: Changes) -> tuple[list[Attempt], str]:
+    def _foretold(self, changes: Changes) -> tuple[list[Attempt], str]:
         """What can be said of a configuration without running it."""
         problem = self._space.problem(changes)
         if problem is not None:
@@ -242,16 +237,11 @@ class _Search:
             for number in range(1, self._rules.rounds):
                 if each.row.status != "pass" or not hopeful(each.contrast, self._rules):
                     break
-                if not self._room(2):
+                try:
+                    self._duel(each, title, number)
+                except _Ended:
                     each.note = "no time to run it again"
-                    return None
-                # In turns, the other one first each time.
-                for mine in (number % 2 == 1, number % 2 == 0):
-                    if mine:
-                        each.attempts.append(self._run(each.changes, title, number))
-                    else:
-                        beside = self._run(self._best, f"{title}: best so far", number)
-                        each.base.append(beside)
+                    raise
             if each.contrast.rounds > 1 and is_kept(
                 each.row, each.base_row, each.contrast, self._rules
             ):
@@ -307,24 +297,46 @@ class _Search:
         if not self._best:
             return
         name = f"proof of {words(self._best)}"
+        best = _Candidate(self._best, self._proof[1], base=self._proof[0])
         for number in range(PROOF):
-            if not self._remembered and not self._budget.fits(2):
-                raise _Ended("time")
-            for best in (number % 2 == 1, number % 2 == 0):
-                changes, side = (self._best, "best") if best else ({}, "start")
-                self._proof[best].append(self._run(changes, f"{name}: {side}", number))
-            if self._proof[1][-1].status != "pass":
+            self._duel(best, name, number, against={}, reserve=0)
+            if best.attempts[-1].status != "pass":
                 return
 
     # -- running ----------------------------------------------------------------------------------
 
-    def _room(self, runs: int) -> bool:
-        """Whether so many runs fit beside those of the proof.
+    def _duel(
+        self,
+        each: _Candidate,
+        name: str,
+        number: int,
+        *,
+        against: Changes | None = None,
+        reserve: int = 2 * PROOF,
+    ) -> None:
+        """A round of two, the other one first each time."""
+        base = self._best if against is None else against
+        pair = [each.changes, base] if number % 2 else [base, each.changes]
+        ran = self._round(pair, name, number, reserve)
+        each.attempts.append(ran[0] if number % 2 else ran[1])
+        each.base.append(ran[1] if number % 2 else ran[0])
 
-        While answers are remembered, the next one may be as well: `evaluate` says when the time is
-        really over.
+    def _round(
+        self, configurations: Sequence[Changes], name: str, number: int, reserve: int = 2 * PROOF
+    ) -> list[Attempt]:
+        """Runs that are compared with each other: all of them now, or all from before.
+
+        A round that was cut off is taken anew as a whole, since an hour later the machine is
+        another one. It is not begun unless it fits, with the runs of the proof.
         """
-        return self._remembered or self._budget.fits(runs + 2 * PROOF)
+        for take in count(1):
+            title = name if take == 1 else f"{name}, take {take}"
+            known = [self._known(changes, title, number) for changes in configurations]
+            if all(known) or not any(known):
+                break
+        if not all(known) and not self._budget.fits(len(known) + reserve):
+            raise _Ended("time")
+        return [self._run(changes, title, number) for changes in configurations]
 
     def _run(self, changes: Changes, name: str, number: int) -> Attempt:
         begun = self._budget.now
@@ -334,15 +346,14 @@ class _Search:
         if attempt.status == "skipped":
             raise _Ended("time")
         self._runs += 1
-        took = self._budget.now - begun
-        self._remembered = took < 0.01 * (attempt.wall_s or 0.0)
         if attempt.status == "pass":
-            # A run that is remembered took no time now, but says how long the next one will take.
-            self._budget.spent(max(took, attempt.wall_s or 0.0))
+            # A run from before took no time now, but says how long the next one will take.
+            self._budget.spent(max(self._budget.now - begun, attempt.wall_s or 0.0))
+        self._check_start(attempt)
         return attempt
 
     def _check_start(self, attempt: Attempt) -> None:
-        if self._start is None:
+        if self._start is None:  # the first run of all is the start's
             self._start = attempt
             if attempt.status in _HOPELESS:
                 raise _Ended("nothing runs", f"{attempt.status}: {attempt.cause}")

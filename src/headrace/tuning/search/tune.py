@@ -92,7 +92,7 @@ def tune(
                 budget,
                 None if own else best_sampler(space, asked.seed),
                 rules=Rules(keep=_OWN_KEEP) if own else Rules(),
-                resumed=bool(evaluation.remembered),
+                known=evaluation.knows,
                 progress=lambda found: write_found(folder, found, asked, machine),
             )
             write_found(folder, found, asked, machine)
