@@ -185,7 +185,7 @@ def test_no_run_begins_that_would_not_fit_the_time():
 
 def test_without_time_for_anything_nothing_runs():
     surface = Surface(lambda o: 100)
-    budget = TimeBudget(60, expected_s=10, clock=lambda: surface.time)
+    budget = TimeBudget(30, expected_s=10, clock=lambda: surface.time)
     found = search(SPACE, surface, budget, None)
     assert (found.ended, found.runs, found.winner) == ("time", 0, {})
 

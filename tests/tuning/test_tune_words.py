@@ -4,7 +4,7 @@ import pytest
 
 from headrace.tuning.decision import Contrast
 from headrace.tuning.search.asked import Asked
-from headrace.tuning.search.found import Found, Step, Tried
+from headrace.tuning.search.found import CUT, Found, Step, Tried
 from headrace.tuning.search.reason import cells, reason
 from headrace.tuning.search.write import log, tuned
 from headrace.tuning.study import read_study
@@ -70,6 +70,13 @@ def test_several_changes_are_each_given_their_part():
     assert words.endswith(
         "When they were tried, tfdata.a=false gave +14%, then tfdata.b=4 gave +5%."
     )
+
+
+def test_what_looked_better_when_the_time_was_over_is_named():
+    hopeful = Contrast("one round", 1.2, 1.2, 1.2, 1)
+    words = reason(found(step(tried("b", 4, hopeful, note=CUT)), ended="time"), ASKED)
+    assert "tfdata.b=4 looked better (1.20), but there was no time to run it again." in words
+    assert words.endswith("run the same command again to go on.")
 
 
 @pytest.mark.parametrize(

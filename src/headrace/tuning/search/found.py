@@ -10,9 +10,11 @@ from headrace.tuning.attempt import Status
 from headrace.tuning.decision import Contrast
 from headrace.tuning.search.space import Changes
 
-__all__ = ["Ended", "Found", "Stage", "Step", "Tried"]
+__all__ = ["CUT", "Ended", "Found", "Stage", "Step", "Tried"]
 
 Stage: TypeAlias = Literal["ladder", "sampler"]
+#: Noted of what looked better when the time was over.
+CUT = "no time to run it again"
 #: Why a search ended.
 Ended: TypeAlias = Literal["all tried", "time", "interrupted", "nothing runs"]
 

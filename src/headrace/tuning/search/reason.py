@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.tuning.search.asked import Asked
-from headrace.tuning.search.found import Found, Step, Tried
+from headrace.tuning.search.found import CUT, Found, Step, Tried
 from headrace.tuning.search.judge import KEEP
 from headrace.tuning.search.space import words
 
@@ -65,6 +65,12 @@ def reason(found: Found, asked: Asked) -> str:
         return f"Nothing was tried: {_cut(found, asked)}."
     sentences = [_headrace(found) if asked.backend == "headrace" else _first(found, asked)]
     sentences.append(_others(found))
+    cut = [t for step in found.steps for t in step.tried if t.note == CUT]
+    if cut:
+        sentences.append(
+            f"{words(cut[-1].difference)} looked better ({cut[-1].contrast.words}), but there was "
+            "no time to run it again."
+        )
     if found.ended == "time" and not found.unproved:
         sentences.append("The time ended the search; run the same command again to go on.")
     return " ".join(each for each in sentences if each)

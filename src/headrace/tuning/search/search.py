@@ -16,7 +16,7 @@ from headrace.measure.peers.knob import Knob
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.decision import Contrast, contrast
 from headrace.tuning.row import Row, row_of
-from headrace.tuning.search.found import Ended, Found, Stage, Step, Tried
+from headrace.tuning.search.found import CUT, Ended, Found, Stage, Step, Tried
 from headrace.tuning.search.judge import Rules, hopeful, idle, is_kept, mattered
 from headrace.tuning.search.sampler import Sampler
 from headrace.tuning.search.space import Changes, Failures, Space, words
@@ -203,9 +203,10 @@ class _Search:
         kept = over = None
         try:
             if runnable:
-                base, *ran = self._round(
-                    [self._best, *(each.changes for each in runnable)], name, 0
-                )
+                # As long as there is nothing to prove, a look at more options is worth more.
+                reserve = 2 * PROOF if self._best else 0
+                together = [self._best, *(each.changes for each in runnable)]
+                base, *ran = self._round(together, name, 0, reserve)
                 for each, attempt in zip(runnable, ran, strict=True):
                     each.attempts.append(attempt)
                     each.base.append(base)
@@ -240,7 +241,7 @@ class _Search:
                 try:
                     self._duel(each, title, number)
                 except _Ended:
-                    each.note = "no time to run it again"
+                    each.note = CUT
                     raise
             if each.contrast.rounds > 1 and is_kept(
                 each.row, each.base_row, each.contrast, self._rules
