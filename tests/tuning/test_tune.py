@@ -21,6 +21,7 @@ from headrace.tuning.guard import Guard
 from headrace.tuning.search import tune as tune_module
 from headrace.tuning.search.asked import Asked
 from headrace.tuning.search.evaluation import Evaluation
+from headrace.tuning.search.judge import Rules
 from headrace.tuning.search.space import overrides, space_of
 from headrace.tuning.search.tune import tune
 from headrace.tuning.study import read_study
@@ -91,9 +92,10 @@ def test_options_that_were_given_stay_as_they_are():
 # -- searches ------------------------------------------------------------------------------------
 
 
-def test_a_search_runs_is_written_and_goes_on_without_repeating(data, tmp_path):
+def test_a_search_runs_is_written_and_goes_on_without_repeating(data, tmp_path, monkeypatch):
     if not find_spec("torch"):
         pytest.skip("torch is not installed")
+    only(monkeypatch, "torch.prefetch_factor", 4)
     told = []
     what = asked(data, "torch", "torch.workers=0", minutes=5)
     first = tune(what, tmp_path / "t", tell=lambda *each: told.append(each))
@@ -101,7 +103,7 @@ def test_a_search_runs_is_written_and_goes_on_without_repeating(data, tmp_path):
     assert [step.key for step in first.found.steps if step.stage == "ladder"] == [
         "torch.prefetch_factor"
     ]
-    assert len(told) == first.made == first.found.runs >= 4
+    assert len(told) == first.made == first.found.runs == 2
     assert all(attempt.status == "pass" for _, _, attempt in told)
     written = json.loads((tmp_path / "t" / "result.json").read_text())
     assert written["winner"] == overrides(first.found.winner)
@@ -114,22 +116,15 @@ def test_a_search_runs_is_written_and_goes_on_without_repeating(data, tmp_path):
 
 def test_headrace_is_checked_and_failures_are_rows(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(
-        tune_module,
-        "search",
-        lambda space, *rest, **more: _search(_with_a_bad_value(space), *rest, **more),
-    )
+    only(monkeypatch, "loader.budget", "1kB")  # which holds nothing
     command = ["tune", str(data / "m.yaml"), *FIXED, "loader.keep_free=0"]
     command += ["--seconds", "0.2", "--warmup", "2", "--min-available", "0", "--minutes", "5"]
     assert main([*command, "--json", "out.json"]) == 0
     shown = capsys.readouterr().out
     found = json.loads((tmp_path / "out.json").read_text())
-    [bad] = [
-        tried
-        for step in found["search"]["steps"]
-        for tried in step["tried"]
-        if tried["difference"] == {"loader.budget": "1kB"}
-    ]
+    [step] = found["search"]["steps"]
+    [bad] = step["tried"]
+    assert bad["difference"] == {"loader.budget": "1kB"}
     assert bad["status"] == "invalid configuration"
     assert "does not hold two batches" in bad["cause"]
     assert found["search"]["sampler"] is None
@@ -137,25 +132,27 @@ def test_headrace_is_checked_and_failures_are_rows(data, tmp_path, monkeypatch, 
     assert "tunes/m_headrace" in shown
 
 
-_search = tune_module.search
-
-
-def _with_a_bad_value(space):
-    """One option only, a budget that holds nothing."""
-    budget = next(knob for knob in space.knobs if knob.key == "loader.budget")
-    return replace(space, knobs=(replace(budget, values=("1kB",)),))
-
-
-def test_tfdata_is_tuned_under_the_options_given(data, tmp_path):
+def test_tfdata_is_tuned(data, tmp_path, monkeypatch):
     if not find_spec("tensorflow") or not find_spec("tensorflow_datasets"):
         pytest.skip("TensorFlow is not installed")
-    what = asked(data, "tfdata", "sources.kuka.split=train", minutes=0.9, steps=4)
-    found = tune(what, tmp_path / "t").found
-    assert found.ended == "time"
-    first = found.steps[0]
-    assert first.key == "tfdata.pipeline.emit_encoded_pairs"
-    assert first.tried[0].status == "pass"
-    assert first.tried[0].changes["tfdata.pipeline.post_mix_decode_resize"] is False
+    only(monkeypatch, "tfdata.pipeline.emit_encoded_pairs", False)
+    found = tune(asked(data, "tfdata", "sources.kuka.split=train", steps=4), tmp_path / "t").found
+    [tried] = found.steps[0].tried
+    assert tried.status == "pass"
+    assert tried.contrast.ratio > 0
+    assert tried.changes["tfdata.pipeline.post_mix_decode_resize"] is False
+
+
+def only(monkeypatch, key, *values):
+    """Let a search try these values of one option, once each: the rest is slow, and not new."""
+    real = tune_module.search
+
+    def search(space, evaluate, budget, _sampler, **more):
+        knob = next(knob for knob in space.knobs if knob.key == key)
+        small = replace(space, knobs=(replace(knob, values=values),))
+        return real(small, evaluate, budget, None, **{**more, "rules": Rules(hint=1000.0)})
+
+    monkeypatch.setattr(tune_module, "search", search)
 
 
 def test_ctrl_c_keeps_the_best_so_far_and_says_how_to_go_on(data, tmp_path):
@@ -164,9 +161,8 @@ def test_ctrl_c_keeps_the_best_so_far_and_says_how_to_go_on(data, tmp_path):
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    ledger = tmp_path / "t" / "ledger.jsonl"
     for _ in range(400):
-        if ledger.exists() and ledger.read_text().count("\n") >= 1:
+        if list((tmp_path / "t").glob("runs/*/process")):  # a run is under way
             break
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGINT)

@@ -74,7 +74,10 @@ def test_several_changes_are_each_given_their_part():
 
 def test_what_looked_better_when_the_time_was_over_is_named():
     hopeful = Contrast("one round", 1.2, 1.2, 1.2, 1)
-    words = reason(found(step(tried("b", 4, hopeful, note=CUT)), ended="time"), ASKED)
+    both = step(tried("b", 4, hopeful, note=CUT), tried("b", 8, hopeful))
+    assert cells(both)[3] == f"4: {CUT}; 8: not run again"
+    words = reason(found(CALM, both, ended="time"), ASKED)
+    assert "The option was inside the noise." in words
     assert "tfdata.b=4 looked better (1.20), but there was no time to run it again." in words
     assert words.endswith("run the same command again to go on.")
 

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from headrace.tuning.search.asked import Asked
 from headrace.tuning.search.found import CUT, Found, Step, Tried
-from headrace.tuning.search.judge import KEEP
+from headrace.tuning.search.judge import HINT, KEEP
 from headrace.tuning.search.space import words
 
 __all__ = ["HEADS", "cells", "effect", "reason", "result"]
 
 #: Columns of the ladder's table.
 HEADS = ("option", "tried", "speed (the best so far is 1)", "result")
-_NEVER = "inside the noise", "no better", "slower"
+_NEVER = "inside the noise", "no better", "not run again", "slower"
 
 
 def cells(step: Step) -> tuple[str, str, str, str]:
@@ -54,7 +54,9 @@ def result(tried: Tried) -> str:
         return "not known"
     if ratio < 2 - KEEP:
         return "slower"
-    return "inside the noise" if tried.contrast.rounds > 1 else "no better"
+    if tried.contrast.rounds > 1:
+        return "inside the noise"
+    return "no better" if ratio < HINT else "not run again"
 
 
 def reason(found: Found, asked: Asked) -> str:
@@ -140,7 +142,7 @@ def _others(found: Found) -> str:
     if len(kept) > 1:
         gains = [f"{words(t.difference)} gave {_percent(t.contrast.ratio)}" for t in kept]
         parts.append(f"when they were tried, {', then '.join(gains)}")
-    left = [step for step in ladder if not any(t.kept for t in step.tried)]
+    left = [step for step in ladder if not any(t.kept or t.note == CUT for t in step.tried)]
     if left:
         what = _options(len(left), bool(kept))
         slow = sum(_class(step) == "slower" for step in left)
