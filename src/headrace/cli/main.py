@@ -12,7 +12,17 @@ from headrace.errors import HeadraceError
 
 __all__ = ["entry", "main"]
 
-_COMMANDS = ("synth", "index", "inspect", "verify", "bench", "study", "doctor", "report")
+_COMMANDS = (
+    "synth",
+    "index",
+    "inspect",
+    "verify",
+    "bench",
+    "study",
+    "tune",
+    "doctor",
+    "report",
+)
 _DESCRIPTION = """\
 headrace feeds GPUs with training data from mixtures of many robot-learning datasets.
 
@@ -26,6 +36,7 @@ It reads RLDS datasets as TFDS wrote them, without TensorFlow. Start here:
   headrace bench oxe29 root=oxe       how fast it streams, and how near the limit
   headrace study cpu_sweep root=oxe   many runs under a memory guard: a table, a decision
   headrace doctor oxe29 root=oxe      what limits it, and what to change
+  headrace tune oxe29 root=oxe --backend tfdata   the fastest options of a backend, and why
   headrace report RUN ...             plots of a benchmark or training run; several compared
 """
 _EPILOG = """\

@@ -19,7 +19,14 @@ import numpy as np
 from headrace.measure.job import Job
 from headrace.measure.peers.converter import Converter
 from headrace.measure.peers.delivery import Delivery, checked_options
-from headrace.measure.peers.grain_pipeline import OPTIONS, Item, ItemSource, batches, counts_of
+from headrace.measure.peers.grain_pipeline import (
+    OPTIONS,
+    Item,
+    ItemSource,
+    batches,
+    counts_of,
+    knobs,
+)
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
 from headrace.measure.peers.stored import EncodedPair, PairDecoder, Stored
@@ -103,4 +110,5 @@ PEER = Peer(
     open=_open,
     convert=_convert,
     options=OPTIONS,
+    knobs=lambda cpus: knobs("grain_arrayrecord", cpus),
 )

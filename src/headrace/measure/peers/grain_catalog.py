@@ -13,7 +13,14 @@ from typing import Any
 
 from headrace.measure.job import Job
 from headrace.measure.peers.delivery import Delivery, checked_options
-from headrace.measure.peers.grain_pipeline import OPTIONS, Item, ItemSource, batches, counts_of
+from headrace.measure.peers.grain_pipeline import (
+    OPTIONS,
+    Item,
+    ItemSource,
+    batches,
+    counts_of,
+    knobs,
+)
 from headrace.measure.peers.peer import Peer
 from headrace.measure.peers.samples import Samples, job_threads
 
@@ -64,4 +71,5 @@ PEER = Peer(
     shuffle="global within each source, sources interleaved in a fixed pattern",
     open=_open,
     options=OPTIONS,
+    knobs=lambda cpus: knobs("grain", cpus),
 )

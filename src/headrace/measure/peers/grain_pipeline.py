@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from headrace.measure.peers.knob import Knob
 from headrace.sampling.items import SourceItems
 
-__all__ = ["OPTIONS", "Item", "ItemSource", "batches"]
+__all__ = ["OPTIONS", "Item", "ItemSource", "batches", "counts_of", "knobs"]
 
 OPTIONS: dict[str, Any] = {
     # Threads that fill batches, in each process; None: as many as CPUs without processes, else 1
@@ -116,3 +117,18 @@ def counts_of(options: dict[str, Any], cpus: int) -> dict[str, int]:
     if threads is None:
         threads = 1 if workers else cpus
     return {"threads": threads, "workers": workers, "prefetch": options["prefetch"]}
+
+
+def knobs(backend: str, cpus: int) -> tuple[Knob, ...]:
+    """What a search tries beside the defaults of `counts_of`."""
+    half = max(1, cpus // 2)
+    if cpus <= _MOST_THREADS:  # threads only
+        workers: tuple[int, ...] = (cpus, half)
+        threads = (2 * cpus, half)
+    else:
+        workers, threads = (half, 2 * cpus, 0), (2, 4)
+    return (
+        Knob(f"{backend}.workers", tuple(dict.fromkeys(workers))),
+        Knob(f"{backend}.threads", tuple(n for n in dict.fromkeys(threads) if n != cpus)),
+        Knob(f"{backend}.prefetch", (1, 4, 8)),
+    )

@@ -24,6 +24,7 @@ from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
 from headrace.measure.peers.stored import PairDecoder, Stored
 from headrace.measure.peers.torch_batches import Collate, endless
+from headrace.measure.peers.worker_knobs import worker_knobs
 
 __all__ = ["PEER"]
 
@@ -111,4 +112,5 @@ PEER = Peer(
     open=_open,
     convert=_convert,
     options=_OPTIONS,
+    knobs=lambda cpus: worker_knobs("mosaic", cpus),
 )

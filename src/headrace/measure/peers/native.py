@@ -10,6 +10,7 @@ from typing import Any
 from headrace.loader import Batch, Loader
 from headrace.loader.settings import PREFETCH
 from headrace.measure.job import Job
+from headrace.measure.peers.knob import Knob
 from headrace.measure.peers.peer import Peer
 
 __all__ = ["PEER"]
@@ -69,6 +70,17 @@ def _open(job: Job, converted: Path | None) -> Iterator[_Native]:
         yield _Native(loader)
 
 
+def _knobs(cpus: int) -> tuple[Knob, ...]:
+    """All that could change its speed: a search is to find that the defaults are right."""
+    threads = dict.fromkeys((2 * cpus, max(1, cpus // 2)))
+    threads.pop(cpus, None)
+    return (
+        Knob("loader.threads", tuple(threads)),
+        Knob("loader.budget", ("2GiB", "8GiB")),
+        Knob("loader.processes", (False,)),
+    )
+
+
 PEER = Peer(
     name="headrace",
     needs=(),
@@ -76,4 +88,5 @@ PEER = Peer(
     shuffle="global, every pair equally likely",
     open=_open,
     options=_OPTIONS,
+    knobs=_knobs,
 )

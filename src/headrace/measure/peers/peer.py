@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from headrace.errors import UsageError
 from headrace.loader import Batch
 from headrace.measure.job import Job
+from headrace.measure.peers.knob import Knob
 
 __all__ = ["Conversion", "Opened", "Peer", "Validates", "check_installed", "shuffle_of"]
 
@@ -64,6 +65,10 @@ class Peer:
     convert: Callable[[Job, Path], Conversion] | None = None
     #: Its own options (`Job.options`) with their defaults; others are an error.
     options: Mapping[str, Any] | None = None
+    #: Which options a search tries on a machine with so many CPUs, those of likely effect first.
+    knobs: Callable[[int], tuple[Knob, ...]] = lambda _cpus: ()
+    #: `UsageError` for options that cannot be together.
+    check: Callable[[Mapping[str, Any]], object] | None = None
 
 
 def shuffle_of(peer: Peer, job: Job) -> str:

@@ -26,6 +26,7 @@ from headrace.measure.peers.delivery import Delivery, checked_options
 from headrace.measure.peers.peer import Peer
 from headrace.measure.peers.samples import Samples, job_threads
 from headrace.measure.peers.torch_memory import as_it_is, numpy_frames, with_frames
+from headrace.measure.peers.worker_knobs import worker_knobs
 
 __all__ = ["PEER"]
 
@@ -95,4 +96,5 @@ PEER = Peer(
     shuffle="global, every pair equally likely (headrace's sampler as the batch sampler)",
     open=_open,
     options=_OPTIONS,
+    knobs=lambda cpus: worker_knobs("torch", cpus),
 )

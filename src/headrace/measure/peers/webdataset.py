@@ -22,11 +22,13 @@ from typing import Any
 from headrace.measure.job import Job
 from headrace.measure.peers.converter import Converter, refuse_drawn_starts
 from headrace.measure.peers.delivery import Delivery, checked_options
+from headrace.measure.peers.knob import Knob
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
 from headrace.measure.peers.stored import PairDecoder, Stored
 from headrace.measure.peers.torch_batches import Collate
 from headrace.measure.peers.torch_memory import as_it_is, numpy_frames
+from headrace.measure.peers.worker_knobs import worker_knobs
 
 __all__ = ["PEER"]
 
@@ -39,6 +41,9 @@ _OPTIONS: dict[str, Any] = {
 #: that drawing shards says something.
 _SHARD_BYTES = 256e6
 _FEWEST_SHARDS = 8
+
+#: A smaller buffer mixes less.
+_ORDER = (Knob("webdataset.shuffle", (100, 10_000), reorders=True),)
 
 
 def _convert(job: Job, folder: Path) -> Conversion:
@@ -109,4 +114,5 @@ PEER = Peer(
     open=_open,
     convert=_convert,
     options=_OPTIONS,
+    knobs=lambda cpus: worker_knobs("webdataset", cpus) + _ORDER,
 )

@@ -15,6 +15,7 @@ from headrace.measure.job import Job
 from headrace.measure.peers.peer import Peer
 from headrace.measure.peers.tfdata.batches import TfdataBatches
 from headrace.measure.peers.tfdata.options import Options
+from headrace.measure.peers.tfdata.space import tfdata_knobs
 
 __all__ = ["PEER"]
 
@@ -40,4 +41,6 @@ PEER = Peer(
     shuffle=_shuffle,
     open=_open,
     options=Options().flat(),
+    knobs=tfdata_knobs,
+    check=Options.from_values,
 )
