@@ -201,7 +201,7 @@ def test_a_second_study_in_the_same_folder_says_who_is_there(here, capsys):
     path = write_study(here, [{"label": "a", "command": counting(1)}])
     with locked(here / "studies" / "s"):
         assert main(["study", path]) == 2
-    assert f"already running in 'studies/s': process {os.getpid()}" in capsys.readouterr().err
+    assert f"at work in 'studies/s': process {os.getpid()}" in capsys.readouterr().err
     assert not (here / "counts").exists()
 
 

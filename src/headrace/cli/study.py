@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import shlex
-import signal
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headrace.cli.interrupted import say_how_to_continue, terminated_is_interrupted
 from headrace.cli.live import LiveLine
 from headrace.cli.output import plural, print_json, print_table
 from headrace.errors import UsageError
@@ -72,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     quiet = args.json == "-"
     folder = args.out or Path("studies") / study.name
     step = any(trial.settings.compute_ms for trial in trials)
-    with _terminated_is_interrupted(), LiveLine(quiet=quiet, step=step) as watch:
+    with terminated_is_interrupted(), LiveLine(quiet=quiet, step=step) as watch:
         found = run_study(
             trials,
             folder,
@@ -87,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if not quiet:
         _print(found, about)
     if found.interrupted:
-        print(f"interrupted; to continue: {_command()}", file=sys.stderr)
+        say_how_to_continue()
         return 130
     return 0 if all(row.status in _FINE for row in found.rows) else 1
 
@@ -145,20 +142,6 @@ def _chosen(trials: Sequence[Trial], labels: Sequence[str] | None) -> list[Trial
     return [t for n, t in enumerate(trials) if not labels or not n or t.label in labels]
 
 
-@contextlib.contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    """A job that a cluster ends (SIGTERM) keeps what was finished, as after Ctrl-C."""
-
-    def interrupt(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 # -- what is printed -----------------------------------------------------------------------------
 
 
@@ -199,7 +182,3 @@ def _write(target: str | None, folder: Path) -> None:
         print_json(json.loads(text))
     else:
         Path(target).write_text(text)
-
-
-def _command() -> str:
-    return shlex.join(["headrace", *(each for each in sys.argv[1:] if each != "--again")])

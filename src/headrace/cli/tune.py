@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import shlex
-import signal
-import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headrace.cli.interrupted import say_how_to_continue, terminated_is_interrupted
 from headrace.cli.live import LiveLine
 from headrace.cli.output import plural, print_json, print_table
 
@@ -80,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     )
     folder = args.out or Path("tunes") / f"{Path(args.mixture).stem}_{args.backend}"
     quiet = args.json == "-"
-    with _terminated_is_interrupted(), LiveLine(quiet=quiet, step=False) as watch:
+    with terminated_is_interrupted(), LiveLine(quiet=quiet, step=False) as watch:
         tuned = tune(
             asked,
             folder,
@@ -92,23 +88,9 @@ def run(args: argparse.Namespace) -> int:
     if not quiet:
         _print(tuned, asked)
     if tuned.found.ended == "interrupted":
-        print(f"interrupted; to continue: {shlex.join(_command())}", file=sys.stderr)
+        say_how_to_continue()
         return 130
     return 1 if tuned.found.ended == "nothing runs" else 0
-
-
-@contextlib.contextmanager
-def _terminated_is_interrupted() -> Iterator[None]:
-    """A job that a cluster ends (SIGTERM) keeps the best so far, as after Ctrl-C."""
-
-    def interrupt(_number: int, _frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # -- what is printed -----------------------------------------------------------------------------
@@ -168,7 +150,3 @@ def _write(target: str | None, folder: Path) -> None:
         print_json(json.loads(text))
     else:
         Path(target).write_text(text)
-
-
-def _command() -> list[str]:
-    return ["headrace", *sys.argv[1:]]

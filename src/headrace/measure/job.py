@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.config import Mixture
+from headrace.loader import Loader
 
 __all__ = ["Job"]
 
@@ -22,6 +23,18 @@ class Job:
     metadata: Literal["none", "dataset", "full"] = "full"
     threads: int | None = None  #: CPUs that may be used; None: all that are allowed
     options: Mapping[str, Any] = field(default_factory=dict)  #: the backend's own
+
+    def loader(self, **options: Any) -> Loader:
+        """headrace's own loader of it, with other options of its own."""
+        return Loader(
+            self.mixture,
+            batch_size=self.batch_size,
+            image_size=self.image_size,
+            seed=self.seed,
+            metadata=self.metadata,
+            threads=self.threads,
+            **options,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -194,18 +194,10 @@ def _convert(request: dict[str, Any], report: Any) -> dict[str, Any]:
 
 def _limit(request: dict[str, Any], report: Any) -> dict[str, Any]:
     """The yardsticks: reading and decoding the same draws with nothing else."""
-    from headrace.loader import Loader
     from headrace.measure.limit import decode_limit, storage_limit
 
     job = Job.from_dict(request["job"])
-    with Loader(
-        job.mixture,
-        batch_size=job.batch_size,
-        image_size=job.image_size,
-        seed=job.seed,
-        metadata=job.metadata,
-        keep_free=0,
-    ) as loader:
+    with job.loader(keep_free=0) as loader:
         report({"phase": "measuring the decode limit"})
         decode = decode_limit(loader, seconds=request["seconds"], processes=job.threads)
         report({"phase": "measuring the storage limit"})

@@ -58,15 +58,7 @@ class _Native:
 @contextmanager
 def _open(job: Job, converted: Path | None) -> Iterator[_Native]:
     del converted
-    with Loader(
-        job.mixture,
-        batch_size=job.batch_size,
-        image_size=job.image_size,
-        seed=job.seed,
-        metadata=job.metadata,
-        threads=job.threads,
-        **{**_OPTIONS, **job.options},
-    ) as loader:
+    with job.loader(**{**_OPTIONS, **job.options}) as loader:
         yield _Native(loader)
 
 

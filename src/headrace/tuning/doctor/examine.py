@@ -38,15 +38,7 @@ def examine(
     """What the mixture costs and the machine allows; with `step_ms`, beside a simulated step."""
     watch("opening")
     missing = _not_indexed(job.mixture)
-    with Loader(
-        job.mixture,
-        batch_size=job.batch_size,
-        image_size=job.image_size,
-        seed=job.seed,
-        metadata=job.metadata,
-        threads=job.threads,
-        **job.options,
-    ) as loader:
+    with job.loader(**job.options) as loader:
         about = _about(loader, job.batch_size, _notes(loader, missing))
         about = with_limits(about, loader, watch)
     with TemporaryDirectory(prefix="headrace-doctor-") as runs:

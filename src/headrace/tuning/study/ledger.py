@@ -127,7 +127,7 @@ def locked(folder: Path) -> Iterator[None]:
         except OSError:
             holder = os.pread(file, 32, 0).decode(errors="replace").strip() or "of unknown number"
             raise UsageError(
-                f"a study is already running in {str(folder)!r}: process {holder}",
+                f"another run is at work in {str(folder)!r}: process {holder}",
                 remedy="Wait for it, or give another folder with --out",
             ) from None
         try:
