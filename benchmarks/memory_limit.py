@@ -72,6 +72,7 @@ def run(args: argparse.Namespace, backend: str, limit: int) -> dict[str, Any]:
             "batch": args.batch,
             "status": figures.get("status") or f"exit code {done.returncode}",
             "cause": figures.get("cause"),
+            "batches": figures.get("batches"),
             "samples_per_s": figures.get("samples_per_s"),
             "max_s": figures.get("max_s"),
             "peak_anon_mb": figures.get("peak_anon_mb"),

@@ -33,6 +33,12 @@ EXPERIMENTS: list[tuple[str, list[tuple[str, str]]]] = [
                 "tfdata.pipeline.post_mix_decode_resize=false tfdata.mixing.parallelism_mode=full",
             ),
             (
+                "all pairs, tf.data as tuned",
+                f"{OXE} {BOTH} --repeats 3 --seconds 8 tfdata.pipeline.emit_encoded_pairs=false "
+                "tfdata.pipeline.transform_parallelism=-1 tfdata.mixing.parallelism_mode=full "
+                "tfdata.pipeline.post_mix_decode_resize=false",
+            ),
+            (
                 "samples_per_episode 1",
                 f"{OXE} defaults.samples_per_episode=1 {BOTH} --repeats 3 --seconds 8",
             ),
