@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_args
 
 import torch
@@ -110,6 +111,8 @@ class TorchLoader:
         self._ahead: Ahead | None = None
         self._step = 0  # batches of this epoch so far
         self._resumed = False  # the next iteration goes on at that step
+        #: Seconds that the consumer has waited for batches of training so far, copies included.
+        self.waited_s = 0.0
 
     def __repr__(self) -> str:
         where = "cpu" if self._target is None else self._target.device
@@ -165,12 +168,14 @@ class TorchLoader:
 
     def _next(self) -> TorchBatch:
         self._settle()
+        started = perf_counter()
         if self._target is None:
             batch = to_tensors(next(self.loader), self.layout)
         else:
             if self._ahead is None:
                 self._ahead = Ahead(self.loader, self._target.send)
             batch = next(self._ahead)
+        self.waited_s += perf_counter() - started
         self._step += 1
         return batch
 
