@@ -74,6 +74,7 @@ class HeadraceDataModule(LightningDataModule):
         self._loader: TorchLoader | None = None
         self._state: dict[str, Any] = {}  # of the loader, where this run began
         self._loaded = False  # that state came from a checkpoint
+        self._draws_a_batch = 0  # of all ranks
         self._handed = 0  # batches of training handed out since then
         self._trained_before: int | None = None  # by the trainer's count, before the first of them
 
