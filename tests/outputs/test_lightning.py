@@ -16,6 +16,8 @@ from tests.outputs.conftest import NAMES, OPTIONS, mixture_dict
 
 pl = pytest.importorskip("lightning.pytorch")
 
+from lightning.pytorch.tuner import Tuner  # noqa: E402
+
 from headrace.outputs.lightning import HeadraceDataModule  # noqa: E402
 from headrace.outputs.torch import TorchLoader  # noqa: E402
 from tests.outputs.lightning_runs import Model, draws, every_step, trainer  # noqa: E402
@@ -181,6 +183,25 @@ def test_an_epoch_that_is_cut_short_loses_no_batch(tmp_path, modules):
     model = Impatient()
     trainer(tmp_path, max_epochs=2).fit(model, modules())
     assert model.seen == draws(0, 2) + draws(12, 2)  # only the refused one is missing
+
+
+def test_overfitting_repeats_the_same_batches(tmp_path, modules):
+    model = Model()
+    trainer(tmp_path, max_epochs=3, overfit_batches=2).fit(model, modules())
+    assert model.seen == 3 * draws(0, 2)
+
+
+def test_the_batch_size_finder_and_what_follows_get_the_sizes_they_ask_for(tmp_path, modules):
+    model, module = Model(), modules(batch_size=2)
+    fit = trainer(tmp_path, max_steps=2)
+    found = Tuner(fit).scale_batch_size(
+        model, datamodule=module, init_val=2, max_trials=3, steps_per_trial=2
+    )
+    assert found == module.batch_size
+    assert {len(rows) for rows in model.seen} == {2, 4}
+    model.seen = []
+    fit.fit(model, module)
+    assert model.seen == draws(0, 2, found)
 
 
 def test_a_step_that_fetches_batches_itself_is_counted_by_them(tmp_path, modules):

@@ -19,7 +19,12 @@ from headrace.config import Mixture
 from headrace.errors import UsageError
 from headrace.loader.opened import WindowSpec, open_sources
 from headrace.outputs.lightning.framework import LightningDataModule, LightningModule
-from headrace.outputs.lightning.progress import batches_trained, rank_and_world, takes_iterator
+from headrace.outputs.lightning.progress import (
+    batches_trained,
+    overfits,
+    rank_and_world,
+    takes_iterator,
+)
 from headrace.outputs.torch import Layout, TorchBatch, TorchLoader, ValidationLoader
 from headrace.outputs.torch.loader import LoaderOptions
 from headrace.reading.local import shared_files
@@ -105,6 +110,11 @@ class HeadraceDataModule(LightningDataModule):
 
     def train_dataloader(self) -> TrainingBatches:
         """The batches of training, from where training stands."""
+        if self.loader.batch_size != self.batch_size:  # as the batch size finder tries them
+            state = self.state_dict()
+            self.loader.close()
+            self._loader = self._make_loader()
+            self._begin(state)
         return TrainingBatches(self)
 
     def val_dataloader(self) -> ValidationLoader:
@@ -172,7 +182,7 @@ class HeadraceDataModule(LightningDataModule):
             if device == "auto":
                 root = self.trainer.strategy.root_device
                 device = root if root.type == "cuda" else None
-        loader = TorchLoader(
+        return TorchLoader(
             self.mixture,
             batch_size=self.batch_size,
             image_size=self.image_size,
@@ -181,13 +191,12 @@ class HeadraceDataModule(LightningDataModule):
             pin=self._pin,
             **options,
         )
-        self._draws_a_batch = loader.batch_size * loader.loader.settings.world
-        return loader
 
     def _begin(self, state: Mapping[str, Any]) -> None:
         """The next batch is the one that comes after a state."""
         self.loader.load_state_dict(state)
         self._state = self.loader.loader.state_dict()
+        self._draws_a_batch = self.loader.batch_size * self.loader.loader.settings.world
         self._handed, self._trained_before = 0, None
 
     def _trained(self) -> int:
@@ -196,22 +205,25 @@ class HeadraceDataModule(LightningDataModule):
             return 0
         if self.trainer is None or takes_iterator(self.trainer):
             return self._handed
-        return min(self._handed, batches_trained(self.trainer) - self._trained_before)
+        trained = batches_trained(self.trainer) - self._trained_before
+        return max(0, min(self._handed, trained))  # tuners set the count back
 
     def _batches(self) -> Iterator[TorchBatch]:
-        loader = self.loader
+        trainer = self.trainer
         if self._trained_before is None:
-            # Only now: when a run is resumed, the trainer's count is loaded after our state.
-            self._trained_before = batches_trained(self.trainer) if self.trainer else 0
-            if self.trainer is not None and self.trainer.ckpt_path and not self._loaded:
+            if trainer is not None and trainer.ckpt_path and not self._loaded:
                 _log.warning(
                     "%s holds no position of this data module: the sequence begins anew",
-                    self.trainer.ckpt_path,
+                    trainer.ckpt_path,
                 )
+        elif trainer is not None and overfits(trainer):
+            self._begin(self._state)  # the same batches in every epoch
         elif self._handed != self._trained():  # fetched ahead, and given up with its iterator
             self._begin(self.state_dict())
-            self._trained_before = batches_trained(self.trainer) if self.trainer else 0
-        batches = iter(loader)
+        if self._trained_before is None:
+            # Only now: when a run is resumed, the trainer's count is loaded after our state.
+            self._trained_before = 0 if trainer is None else batches_trained(trainer)
+        batches = iter(self.loader)
         with suppress(StopIteration):  # closed meanwhile
             while True:
                 yield self._hand_out(next(batches))  # no name for it: a batch must not be held

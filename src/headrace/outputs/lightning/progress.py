@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.outputs.lightning.framework import Trainer
 
-__all__ = ["batches_trained", "logged_step", "rank_and_world", "takes_iterator"]
+__all__ = ["batches_trained", "logged_step", "overfits", "rank_and_world", "takes_iterator"]
 
 
 def batches_trained(trainer: Trainer) -> int:
@@ -23,6 +23,11 @@ def batches_trained(trainer: Trainer) -> int:
 def logged_step(trainer: Trainer) -> int:
     """The step under which Lightning logs what is logged now."""
     return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def overfits(trainer: Trainer) -> bool:
+    """Whether every epoch is to have the same few batches."""
+    return bool(getattr(trainer, "overfit_batches", 0))
 
 
 def takes_iterator(trainer: Trainer) -> bool:

@@ -23,9 +23,9 @@ def usual_callbacks(
     log every so many batches; None: as often as the trainer logs.
     """
     return [
+        ProgressLine(every_n_steps),
         Throughput(every_n_steps),
         DatasetUsage(every_n_steps),
         BatchMix(folder),
-        ProgressLine(every_n_steps),
         Memory(every_n_steps, folder=folder),
     ]
