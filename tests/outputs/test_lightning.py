@@ -198,7 +198,7 @@ def test_the_batch_size_finder_and_what_follows_get_the_sizes_they_ask_for(tmp_p
         model, datamodule=module, init_val=2, max_trials=3, steps_per_trial=2
     )
     assert found == module.batch_size
-    assert {len(rows) for rows in model.seen} == {2, 4}
+    assert {len(rows) for rows in model.seen} == {2, 4, 8}
     model.seen = []
     fit.fit(model, module)
     assert model.seen == draws(0, 2, found)

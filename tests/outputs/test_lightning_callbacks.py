@@ -167,11 +167,13 @@ def test_batch_mix_writes_records_that_the_report_draws(fit, tmp_path):
 
 def test_a_resumed_run_goes_on_in_the_file_and_repeats_no_record(tmp_path, mixture):
     options = every_step(tmp_path)
-    options["callbacks"].append(BatchMix(tmp_path))
+    options["callbacks"] += [BatchMix(tmp_path), Memory(1, folder=tmp_path)]
     trainer(tmp_path, max_steps=5, **options).fit(Model(), HeadraceDataModule(mixture, **OPTIONS))
     with (tmp_path / "batch_times.jsonl").open("a") as file:
         file.write('{"idx": 5, "half')  # killed while it wrote
-    trainer(tmp_path, max_steps=7, callbacks=[BatchMix(tmp_path)]).fit(
+    looks = len(records_of(tmp_path / "memory.jsonl"))
+    callbacks = [BatchMix(tmp_path), Memory(1, folder=tmp_path)]
+    trainer(tmp_path, max_steps=7, callbacks=callbacks).fit(
         Model(),
         HeadraceDataModule(mixture, **OPTIONS),
         ckpt_path=tmp_path / "checkpoints" / "step=3.ckpt",
@@ -179,6 +181,9 @@ def test_a_resumed_run_goes_on_in_the_file_and_repeats_no_record(tmp_path, mixtu
     records = records_of(tmp_path / "batch_times.jsonl")
     assert [record["idx"] for record in records] == [*range(7)]
     assert [r["t_s"] for r in records] == sorted(r["t_s"] for r in records)
+    times = [record["t_s"] for record in records_of(tmp_path / "memory.jsonl")]
+    assert len(times) > looks
+    assert times == sorted(times)
     trainer(tmp_path, max_steps=2, callbacks=[BatchMix(tmp_path)]).fit(
         Model(), HeadraceDataModule(mixture, **OPTIONS)
     )
@@ -189,6 +194,13 @@ def test_records_survive_a_step_that_fails(fit, tmp_path):
     with pytest.raises(RuntimeError, match="the step failed"):
         fit([BatchMix(tmp_path)], Model(fail_at=3))
     assert len((tmp_path / "batch_times.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("callback", [BatchMix, lambda folder: Memory(folder=folder)])
+def test_a_folder_that_cannot_be_written_is_named(fit, tmp_path, callback):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(hr.UsageError, match="file/run/.*jsonl' cannot be written: Not a directory"):
+        fit([callback(tmp_path / "file" / "run")])
 
 
 def test_the_progress_line_has_step_loss_lr_and_epoch(fit, capsys):

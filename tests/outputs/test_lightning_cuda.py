@@ -11,8 +11,8 @@ pytest.importorskip("lightning.pytorch")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
-from headrace.outputs.lightning import HeadraceDataModule, usual_callbacks  # noqa: E402
-from tests.outputs.lightning_runs import Model, draws, every_step, trainer  # noqa: E402
+from headrace.outputs.lightning import HeadraceDataModule, usual_callbacks
+from tests.outputs.lightning_runs import Model, draws, every_step, trainer
 
 #: Lightning warns of much that is meant so here.
 pytestmark = [

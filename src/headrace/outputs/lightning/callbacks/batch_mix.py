@@ -10,12 +10,12 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor
 
-from headrace.errors import UsageError
 from headrace.outputs.lightning.callbacks.loading import (
     batch_samples,
     dataset_counts,
     find_loader,
 )
+from headrace.outputs.lightning.callbacks.records import go_on
 from headrace.outputs.lightning.callbacks.reporting import run_folder
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 from headrace.outputs.lightning.progress import batches_trained
@@ -49,22 +49,11 @@ class BatchMix(Callback):
         """Open the file, behind the records that a resumed run keeps."""
         path = run_folder(trainer, self._folder) / _FILE
         self._loader = find_loader(trainer)
-        self._first = batches_trained(trainer)
+        self._first = first = batches_trained(trainer)
         self._earlier = 0.0
         self._rows, self._last_seen = [], {}
         if trainer.global_rank == 0:
-            kept = _records_before(path, self._first)
-            if kept:
-                self._earlier = float(json.loads(kept[-1]).get("t_s") or 0.0)
-            try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = path.open("w", encoding="utf-8")
-            except OSError as error:
-                raise UsageError(
-                    f"{str(path)!r} cannot be written: {error.strerror}",
-                    remedy="Check its permissions and free space, or give BatchMix another folder",
-                ) from None
-            self._file.writelines(kept)
+            self._file, self._earlier = go_on(path, lambda r: r.get("idx", first) < first)
         self._begun = self._ended = self._written = perf_counter()
         self._waited = self._waited_so_far()
 
@@ -157,22 +146,3 @@ class BatchMix(Callback):
             self._write()
             self._file.close()
             self._file = None
-
-
-def _records_before(path: Path, number: int) -> list[str]:
-    """The lines of an earlier file that a run which begins with a batch goes on from."""
-    if number == 0:
-        return []
-    kept: list[str] = []
-    try:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                record = json.loads(line)
-                if not isinstance(record, dict) or not record.get("idx", number) < number:
-                    break
-                kept.append(line)
-    except FileNotFoundError:
-        pass
-    except ValueError:  # the run was killed while it wrote
-        pass
-    return kept

@@ -7,11 +7,12 @@ import math
 import os
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, TextIO
 
 from headrace.engine.memory import available_memory
 from headrace.outputs.lightning.callbacks.loading import find_loader
 from headrace.outputs.lightning.callbacks.process_memory import tree_anonymous
+from headrace.outputs.lightning.callbacks.records import go_on
 from headrace.outputs.lightning.callbacks.reporting import (
     checked_interval,
     due,
@@ -20,6 +21,7 @@ from headrace.outputs.lightning.callbacks.reporting import (
     say,
 )
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
+from headrace.outputs.lightning.progress import batches_trained
 from headrace.outputs.torch import TorchLoader
 
 __all__ = ["Memory"]
@@ -45,7 +47,8 @@ class Memory(Callback):
         self._every = checked_interval(every_n_steps)
         self._folder = folder
         self._loader: TorchLoader | None = None
-        self._path: Path | None = None
+        self._file: TextIO | None = None
+        self._earlier = 0.0
         self._looked = -math.inf
         self._anonymous = self._available = 0
         self._least = self._most = 0.0
@@ -56,11 +59,10 @@ class Memory(Callback):
         folder = run_folder(trainer, self._folder)
         self._begun = perf_counter()
         self._least, self._most, self._looked = math.inf, 0.0, -math.inf
-        self._path = None
+        self._earlier = 0.0
         if trainer.global_rank == 0:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._path = folder / _FILE
-            self._path.write_text("")
+            resumed = batches_trained(trainer) > 0
+            self._file, self._earlier = go_on(folder / _FILE, lambda _: resumed)
 
     def on_train_batch_end(
         self,
@@ -87,20 +89,32 @@ class Memory(Callback):
             f"[Memory] anonymous={self._most / _MB:,.0f} MB at most{held if budget[0] else ''} "
             f"available={self._least / _MB:,.0f} MB at least",
         )
+        self._close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Nothing more comes."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def _look(self) -> None:
         self._looked = perf_counter()
         self._anonymous, self._available = tree_anonymous(os.getpid()), available_memory()
         self._most = max(self._most, self._anonymous)
         self._least = min(self._least, self._available)
-        if self._path is not None:
+        if self._file is not None:
             record = {
-                "t_s": round(self._looked - self._begun, 3),
+                "t_s": round(self._earlier + self._looked - self._begun, 3),
                 "anon_mb": round(self._anonymous / _MB, 3),
                 "available_mb": round(self._available / _MB, 3),
             }
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(record) + "\n")
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
 
     def _metrics(self) -> dict[str, float]:
         metrics = {
