@@ -6,7 +6,7 @@ What trainers need to know (seen with Lightning 2.6 and accelerate 1.15):
   trainer's `limit_train_batches`): without a length it holds one batch ahead, and its checkpoints
   count that one as trained. It saves the loader's state in every checkpoint, but loads it only in
   mid-epoch or when `max_steps` is set: from the end of an epoch under `max_epochs` the sequence
-  would begin anew. A callback whose `state_dict` and `load_state_dict` are the loader's mends that.
+  would begin anew. The data module of `headrace.outputs.lightning` has neither of these troubles.
 - accelerate's `prepare` hands it back as it is: give `device=accelerator.device`, and
   `register_for_checkpointing(loader)` to have its state saved and loaded.
 - In Lightning's `self.log` give `batch_size`: it guesses right, but the texts make it warn.
