@@ -213,7 +213,7 @@ def test_the_progress_line_has_step_loss_lr_and_epoch(fit, capsys):
 
 def test_the_progress_line_goes_above_a_progress_bar(fit, capsys):
     fit([ProgressLine(3)], enable_progress_bar=True)
-    assert "\n[Step 3] loss=" in "\n" + capsys.readouterr().out
+    assert "[Step 3] loss=" in capsys.readouterr().out
 
 
 def test_memory_is_that_of_the_process_tree_and_the_budget_the_loader_s(fit, tmp_path, capsys):
