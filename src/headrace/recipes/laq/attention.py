@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 __all__ = ["CrossAttention", "SelfAttention", "angle_attention", "pair_attention", "unit"]
 
@@ -22,14 +22,14 @@ def unit(x: Tensor, scale: Tensor) -> Tensor:
     An RMS norm is that but for a factor, and one kernel that sums in float32.
     """
     size = x.shape[-1]
-    return F.rms_norm(x, (size,), (scale * size**-0.5).to(x.dtype), _EPS).to(x.dtype)
+    return functional.rms_norm(x, (size,), (scale * size**-0.5).to(x.dtype), _EPS).to(x.dtype)
 
 
 def angle_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """Attention of unit queries to unit keys, [..., S, head_dim]; `bias` adds to the logits."""
     if bias is not None:
         bias = bias.to(q.dtype)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=_LOGIT_SCALE)
+    return functional.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=_LOGIT_SCALE)
 
 
 def pair_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -60,14 +60,14 @@ class SelfAttention(nn.Module):
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values [B, T, N, heads, head_dim]."""
         qkv: Tensor = self.to_qkv(self.norm(x))
-        q, k, v = qkv.unflatten(-1, (3, self.heads, self.head_dim)).unbind(-3)
+        q, k, v = qkv.view(*x.shape[:-1], 3, self.heads, self.head_dim).unbind(-3)
         return unit(q, self.q_scale), unit(k, self.k_scale), v
 
     def across_space(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [B, T, N, d]; each patch sees the patches of its frame; `bias` [heads, N, N]."""
         q, k, v = (y.flatten(0, 1).transpose(1, 2) for y in self._project(x))  # [B*T, H, N, hd]
         seen = angle_attention(q, k, v, bias).transpose(1, 2)  # [B*T, N, H, hd]
-        return self._out(seen.flatten(2).unflatten(0, x.shape[:2]))
+        return self._out(seen.reshape(*x.shape[:3], -1))
 
     def across_time(self, x: Tensor) -> Tensor:
         """x [B, T, N, d]; each patch sees itself in all frames."""
@@ -101,8 +101,9 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, context: Tensor) -> Tensor:
         """x [B, 1, N, d] looks at context [B, C, d]."""
-        q: Tensor = self.to_q(self.norm(x.squeeze(1))).unflatten(-1, (self.heads, self.head_dim))
-        kv: Tensor = self.to_kv(context).unflatten(-1, (2, self.heads, self.head_dim))
+        heads = self.heads, self.head_dim
+        q: Tensor = self.to_q(self.norm(x.squeeze(1))).view(len(x), -1, *heads)
+        kv: Tensor = self.to_kv(context).view(len(x), -1, 2, *heads)
         null = self.null_kv.to(kv.dtype).unsqueeze(1).expand(-1, len(kv), -1, -1, -1)
         k, v = (torch.cat([null[i], kv[:, :, i]], dim=1) for i in (0, 1))  # [B, null + C, H, hd]
         q, k = unit(q, self.q_scale), unit(k, self.k_scale)

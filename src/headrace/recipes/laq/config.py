@@ -51,9 +51,9 @@ class LaqConfig:
     replace_noise: float = 0.02  #: standard deviation around the code that replaces another
 
     def __post_init__(self) -> None:
-        positive = ("image_size", "patch", "dim", "heads", "head_dim", "code_dim")
-        positive += ("spatial_depth", "temporal_depth", "decoder_depth", "flow_depth")
-        for name in positive:
+        sizes = ("image_size", "patch", "dim", "heads", "head_dim", "code_dim")
+        depths = ("spatial_depth", "temporal_depth", "decoder_depth", "flow_depth")
+        for name in (*sizes, *depths):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}", remedy="It must be positive")
         if self.codebook_size < 2:

@@ -35,7 +35,7 @@ class DeltaNetwork(nn.Module):
         """tokens [B, T, N, d]; delta [B, codes, code_dim] from the first frame to the last."""
         ends = tokens[:, :: tokens.shape[1] - 1]  # [B, 2, N, d]
         short: Tensor = self.project(ends)  # [B, 2, N, c]
-        image = short.flatten(0, 1).unflatten(1, (self.grid, self.grid)).permute(0, 3, 1, 2)
+        image = short.reshape(-1, self.grid, self.grid, short.shape[-1]).permute(0, 3, 1, 2)
         codes: Tensor = self.net(image).flatten(2).transpose(1, 2)  # [B*2, codes, c]
-        first, last = codes.unflatten(0, ends.shape[:2]).float().unbind(1)
-        return last - first
+        pairs = codes.reshape(len(tokens), 2, *codes.shape[1:])
+        return pairs[:, 1] - pairs[:, 0]

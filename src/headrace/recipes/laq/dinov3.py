@@ -10,7 +10,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 __all__ = ["DinoV3"]
 
@@ -29,7 +29,7 @@ class _Attention(nn.Module):
     def forward(self, x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         qkv = self.qkv(x).unflatten(-1, (3, _HEADS, -1)).permute(2, 0, 3, 1, 4)
         q, k, v = qkv.unbind(0)  # [B, heads, 1 + registers + patches, 64]
-        seen = F.scaled_dot_product_attention(_turned(q, turn), _turned(k, turn), v)
+        seen = functional.scaled_dot_product_attention(_turned(q, turn), _turned(k, turn), v)
         out: Tensor = self.proj(seen.transpose(1, 2).flatten(2))
         return out
 
@@ -41,7 +41,7 @@ class _Mlp(nn.Module):
         self.fc2 = nn.Linear(4 * _WIDTH, _WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc2(F.gelu(self.fc1(x)))
+        out: Tensor = self.fc2(functional.gelu(self.fc1(x)))
         return out
 
 
@@ -72,8 +72,7 @@ class DinoV3(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch_embed = nn.Module()
-        self.patch_embed.proj = nn.Conv2d(3, _WIDTH, _PATCH, _PATCH)
+        self.patch_embed = nn.ModuleDict({"proj": nn.Conv2d(3, _WIDTH, _PATCH, _PATCH)})
         self.cls_token = nn.Parameter(torch.zeros(1, 1, _WIDTH))
         self.storage_tokens = nn.Parameter(torch.zeros(1, _REGISTERS, _WIDTH))
         self.blocks = nn.ModuleList(_Block() for _ in range(_DEPTH))
@@ -102,7 +101,7 @@ class DinoV3(nn.Module):
         """images [F, 3, H, W] in [0, 1]; features [F, 384, H/16, W/16] after the last norm."""
         mean = torch.tensor(_MEAN, device=images.device).view(3, 1, 1)
         std = torch.tensor(_STD, device=images.device).view(3, 1, 1)
-        grid: Tensor = self.patch_embed.proj((images - mean) / std)  # [F, 384, h, w]
+        grid: Tensor = self.patch_embed["proj"]((images - mean) / std)  # [F, 384, h, w]
         height, width = grid.shape[2:]
         first = torch.cat([self.cls_token, self.storage_tokens], dim=1).expand(len(grid), -1, -1)
         x = torch.cat([first.to(grid.dtype), grid.flatten(2).transpose(1, 2)], dim=1)
@@ -110,7 +109,8 @@ class DinoV3(nn.Module):
         for block in self.blocks:
             x = block(x, turn)
         x = self.norm(x)[:, -height * width :]  # [F, h*w, 384]
-        return x.transpose(1, 2).unflatten(2, (height, width))
+        features: Tensor = x.transpose(1, 2).reshape(len(x), _WIDTH, height, width)
+        return features
 
     def _turns(self, height: int, width: int) -> tuple[Tensor, Tensor]:
         """Cosines and sines [h*w, 64] by which queries and keys of patches are turned."""

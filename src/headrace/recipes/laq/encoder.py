@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from headrace.recipes.laq.config import LaqConfig
 from headrace.recipes.laq.transformer import Transformer
@@ -54,9 +54,11 @@ class DinoProjection(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """features [B, T, 384, h, w]; tokens [B, T, N, d]."""
-        pooled = F.adaptive_avg_pool2d(features.flatten(0, 1), self.grid)  # [B*T, 384, g, g]
+        pooled = functional.adaptive_avg_pool2d(
+            features.flatten(0, 1), self.grid
+        )  # [B*T, 384, g, g]
         tokens: Tensor = self.project(pooled.flatten(2).transpose(1, 2))
-        return tokens.unflatten(0, features.shape[:2])
+        return tokens.reshape(*features.shape[:2], *tokens.shape[1:])
 
 
 class Encoder(nn.Module):

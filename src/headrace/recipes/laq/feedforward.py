@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 __all__ = ["FeedForward"]
 
@@ -33,7 +33,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., d]."""
-        inside = F.pad(self.inside, (0, 0, 0, self._pad)) if self._pad else self.inside
-        out = F.pad(self.out, (0, self._pad)) if self._pad else self.out
-        value, gate = F.linear(self.norm(x), inside.flatten(0, 1)).chunk(2, dim=-1)
-        return F.linear(value * F.gelu(gate), out)
+        inside = functional.pad(self.inside, (0, 0, 0, self._pad)) if self._pad else self.inside
+        out = functional.pad(self.out, (0, self._pad)) if self._pad else self.out
+        value, gate = functional.linear(self.norm(x), inside.flatten(0, 1)).chunk(2, dim=-1)
+        return functional.linear(value * functional.gelu(gate), out)

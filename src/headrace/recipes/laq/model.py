@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from headrace.errors import UsageError
 from headrace.recipes.laq.config import LaqConfig
@@ -22,6 +22,7 @@ from headrace.recipes.laq.encoder import (
 from headrace.recipes.laq.nsvq import Nsvq, Quantized
 from headrace.recipes.laq.position import PositionBias
 from headrace.recipes.laq.teachers import Teachers, load_teachers
+from headrace.recipes.laq.transformer import Block
 
 __all__ = ["Laq", "LaqOutput", "trainable_parameters"]
 
@@ -33,7 +34,8 @@ class LaqOutput:
     loss: Tensor  #: sum of `parts`
     parts: dict[str, Tensor]  #: loss of each decoder: feature, pixel, aux, flow
     indices: Tensor  #: int64 [B, codes]
-    perplexity: Tensor  #: of the codes in this batch
+    usage: Tensor  #: int64 [K] how often each code is chosen in this batch
+    perplexity: Tensor  #: exp(entropy) of the usage
     patch: int  #: side of a patch
     predicted: Tensor | None = field(repr=False)  #: [B, N, patch * patch * 3] pixels of t+k
 
@@ -67,6 +69,15 @@ class Laq(nn.Module):
         config, teachers = load_teachers(config)
         return cls(config, teachers)
 
+    def compile_blocks(self) -> None:
+        """Have torch compile the blocks, which are nearly all of the work.
+
+        They are alike, so it compiles a handful of functions and not one large graph.
+        """
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.compile()
+
     def forward(self, frames: Tensor) -> LaqOutput:
         """frames [B, 3, 2, H, W]: uint8, or floats in [0, 1]."""
         seen = self._see(frames)
@@ -74,7 +85,7 @@ class Laq(nn.Module):
         action = self.action(quantized.vectors)  # [B, codes, d]
         predicted = {name: self._decode(name, seen, action) for name in self.decoders}
         parts = {
-            name: F.mse_loss(value.float(), self._target(name, frames, seen).float())
+            name: functional.mse_loss(value.float(), self._target(name, frames, seen).float())
             for name, value in predicted.items()
         }
         shown = predicted.get("pixel", predicted.get("aux"))
@@ -82,6 +93,7 @@ class Laq(nn.Module):
             loss=torch.stack(list(parts.values())).sum(),
             parts=parts,
             indices=quantized.indices,
+            usage=quantized.usage,
             perplexity=quantized.perplexity,
             patch=self.config.patch,
             predicted=None if shown is None else shown.detach(),

@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 from headrace.recipes.laq.config import LaqConfig
 
-__all__ = ["Nsvq", "Quantized", "Replacement", "replacement_due"]
+__all__ = ["Nsvq", "Quantized", "Replacement", "replacement_due", "substitute_noise"]
 
 _LEAST_NORM = 1e-12
 
@@ -28,7 +28,14 @@ class Quantized:
 
     vectors: Tensor  #: [B, codes, code_dim] delta with noise in training, the codes otherwise
     indices: Tensor  #: int64 [B, codes]
-    perplexity: Tensor  #: exp(entropy) of the use of the codes in this batch
+    usage: Tensor  #: int64 [K] how often each code is chosen in this batch
+
+    @property
+    def perplexity(self) -> Tensor:
+        """exp(entropy) of the usage: K when it is even, 1 when one code takes all."""
+        share: Tensor = self.usage / self.usage.sum()
+        entropy: Tensor = torch.special.entr(share).sum()
+        return entropy.exp()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +71,13 @@ class Nsvq(nn.Module):
         """delta [B, codes, code_dim] in float32."""
         indices = self.nearest(delta)
         chosen = self.codebook[indices]  # [B, codes, code_dim]
-        usage = (indices.flatten()[:, None] == torch.arange(
-            len(self.codebook), device=delta.device
-        )).sum(0)  # [K], without the synchronisation that bincount needs
-        share = usage / indices.numel()
-        perplexity = torch.special.entr(share).sum().exp()
+        # Compared rather than counted by bincount, which makes the host wait for the GPU.
+        codes = torch.arange(len(self.codebook), device=delta.device)
+        usage = (indices.flatten()[:, None] == codes).sum(0)  # [K]
         if not self.training:
-            return Quantized(chosen, indices, perplexity)
+            return Quantized(chosen, indices, usage)
         self.counts += usage
-        return Quantized(substitute_noise(delta, chosen), indices, perplexity)
+        return Quantized(substitute_noise(delta, chosen), indices, usage)
 
     def nearest(self, delta: Tensor) -> Tensor:
         """The index of the nearest code by squared distance, [B, codes]."""
@@ -129,4 +134,5 @@ def substitute_noise(delta: Tensor, chosen: Tensor) -> Tensor:
     noise = torch.randn_like(delta)
     # The gradient of a norm at zero is not a number: keep a little distance.
     error = (delta - chosen).square().sum(-1, keepdim=True).clamp_min(_LEAST_NORM).sqrt()
-    return delta + error / noise.norm(dim=-1, keepdim=True).clamp_min(_LEAST_NORM) * noise
+    length = noise.square().sum(-1, keepdim=True).clamp_min(_LEAST_NORM).sqrt()
+    return delta + error / length * noise

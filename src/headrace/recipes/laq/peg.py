@@ -9,7 +9,7 @@ import math
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 __all__ = ["PositionConvolution"]
 
@@ -35,12 +35,12 @@ class PositionConvolution(nn.Module):
         for back in range(1, min(frames, 3)):
             past = x[:, :-back].flatten(0, 1)  # [B*(T-back), N, d]
             seen = self._conv(past, grid, back).view(batch, frames - back, tokens, dim)
-            out = out + F.pad(seen, (0, 0, 0, 0, back, 0))
+            out = out + functional.pad(seen, (0, 0, 0, 0, back, 0))
         return out
 
     def _conv(self, x: Tensor, grid: int, back: int) -> Tensor:
         """Frames [F, N, d] under the tap `back` steps before the present."""
-        image = x.unflatten(1, (grid, grid)).permute(0, 3, 1, 2)  # [F, d, g, g], channels last
+        image = x.reshape(len(x), grid, grid, -1).permute(0, 3, 1, 2)  # [F, d, g, g], channels last
         weight = self.weight[:, :, 2 - back].contiguous(memory_format=torch.channels_last)
-        seen = F.conv2d(image, weight, padding=1, groups=len(weight))
+        seen = functional.conv2d(image, weight, padding=1, groups=len(weight))
         return seen.permute(0, 2, 3, 1).flatten(1, 2)

@@ -50,7 +50,7 @@ class Teachers:
         assert self.dino is not None
         images = frames.transpose(1, 2).flatten(0, 1)  # [B*T, 3, H, W]
         features: Tensor = self.dino.to(frames.device)(images)
-        return features.unflatten(0, (len(frames), -1))
+        return features.reshape(len(frames), -1, *features.shape[1:])
 
     @torch.no_grad()
     def flow(self, frames: Tensor) -> Tensor:

@@ -1,0 +1,46 @@
+"""Small models and moving pictures. Everything here skips where torch is missing."""
+
+import importlib.util
+
+import pytest
+
+if importlib.util.find_spec("torch") is None:
+    collect_ignore_glob = ["test_*.py"]
+else:
+
+    @pytest.fixture(autouse=True)
+    def _one_thread_and_a_seed():
+        """Tests share the machine and repeat themselves exactly."""
+        import torch
+
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        torch.manual_seed(7)
+        yield
+        torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def squares():
+    """A textured square that moves in one of four directions, `each` times every one.
+
+    uint8 frames [4 * each, 3, 2, 32, 32] and directions [4 * each]. Texture matters: the first
+    norm of the model takes the mean of a patch away, so a plain patch is invisible.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(5)
+    texture = torch.randint(60, 256, (3, 8, 8), generator=generator, dtype=torch.uint8)
+    ground = torch.randint(0, 60, (3, 32, 32), generator=generator, dtype=torch.uint8)
+
+    def make(each):
+        frames, directions = ground[None, :, None].repeat(4 * each, 1, 2, 1, 1), []
+        moves = ((0, 8), (0, -8), (8, 0), (-8, 0))
+        for i in range(4 * each):
+            down, right = moves[i % 4]
+            frames[i, :, 0, 12:20, 12:20] = texture
+            frames[i, :, 1, 12 + down : 20 + down, 12 + right : 20 + right] = texture
+            directions.append(i % 4)
+        return frames, torch.tensor(directions)
+
+    return make
