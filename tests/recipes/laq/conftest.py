@@ -22,9 +22,9 @@ else:
 
 @pytest.fixture(scope="session")
 def squares():
-    """A textured square that moves in one of four directions, `each` times every one.
+    """A textured square that moves left or right, `each` times every way.
 
-    uint8 frames [4 * each, 3, 2, 32, 32] and directions [4 * each]. Texture matters: the first
+    uint8 frames [2 * each, 3, 2, 32, 32] and directions [2 * each]. Texture matters: the first
     norm of the model takes the mean of a patch away, so a plain patch is invisible.
     """
     import torch
@@ -34,13 +34,12 @@ def squares():
     ground = torch.randint(0, 60, (3, 32, 32), generator=generator, dtype=torch.uint8)
 
     def make(each):
-        frames, directions = ground[None, :, None].repeat(4 * each, 1, 2, 1, 1), []
-        moves = ((0, 8), (0, -8), (8, 0), (-8, 0))
-        for i in range(4 * each):
-            down, right = moves[i % 4]
-            frames[i, :, 0, 12:20, 12:20] = texture
-            frames[i, :, 1, 12 + down : 20 + down, 12 + right : 20 + right] = texture
-            directions.append(i % 4)
-        return frames, torch.tensor(directions)
+        frames = ground[None, :, None].repeat(2 * each, 1, 2, 1, 1)
+        directions = torch.arange(2 * each) % 2
+        frames[:, :, 0, 12:20, 12:20] = texture
+        for i, direction in enumerate(directions.tolist()):
+            left = 20 if direction else 4
+            frames[i, :, 1, 12:20, left : left + 8] = texture
+        return frames, directions
 
     return make

@@ -50,7 +50,9 @@ def test_the_noise_has_no_direction_of_its_own():
     chosen = torch.tensor([2.0, 0.0, 0.0]).expand_as(delta)
     noise = substitute_noise(delta, chosen)
     assert noise.mean(0).abs().max() < 0.03  # standard error: 2 / sqrt(3 * 40000) = 0.006
-    torch.testing.assert_close(noise.T @ noise / len(noise), torch.eye(3) * 4 / 3, atol=0.05, rtol=0)
+    torch.testing.assert_close(
+        noise.T @ noise / len(noise), torch.eye(3) * 4 / 3, atol=0.05, rtol=0
+    )
 
 
 def test_the_gradient_reaches_delta_and_the_chosen_codes_only():

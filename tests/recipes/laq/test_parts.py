@@ -192,7 +192,14 @@ def test_patches_are_put_together_as_they_were_cut():
 
 @pytest.mark.parametrize(
     ("grid", "codes", "kernel"),
-    [(8, 1, (4, 4)), (8, 2, (3, 4)), (8, 4, (3, 3)), (4, 4, (1, 1)), (4, 2, (1, 2)), (7, 4, (3, 3))],
+    [
+        (8, 1, (4, 4)),
+        (8, 2, (3, 4)),
+        (8, 4, (3, 3)),
+        (4, 4, (1, 1)),
+        (4, 2, (1, 2)),
+        (7, 4, (3, 3)),
+    ],
 )
 def test_the_kernel_of_the_delta_network_leaves_the_grid_of_codes(grid, codes, kernel):
     config = LaqConfig.tiny(image_size=8 * grid, codes=codes)

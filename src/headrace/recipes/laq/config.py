@@ -34,6 +34,7 @@ class LaqConfig:
     head_dim: int = 64
     codebook_size: int = 8
     code_dim: int = 32
+    code_std: float = 0.3  #: of the numbers of a new code; see `Nsvq`
     codes: int = 4  #: codes of a window: 1, 2 or 4
     features: Features = "dino"  #: what the encoder sees: DINO features or projected pixels
     feature_decoder: bool = True  #: predicts the encoder's tokens of t+k

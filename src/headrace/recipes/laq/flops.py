@@ -37,19 +37,21 @@ class StepFlops:
 def step_flops(config: LaqConfig, batch_size: int, teachers: bool = True) -> StepFlops:
     """Operations of a training step; those of a DINO teacher's look included, RAFT's not."""
     tokens, dim = config.tokens, config.dim
-    trained = 0  # forward operations whose input has a gradient, for one sample
-    first = 0  # those whose input is data
-    first += _product(FRAMES * tokens, config.patch_values, dim)
-    if config.features == "dino":
-        # The projection's input is frozen, and so is all before it.
-        first += _product(FRAMES * tokens, 384, dim)
+    # Forward operations for one sample, by whether the gradient of their input is needed too.
+    trained = _product(FRAMES * tokens, config.patch_values, dim)  # the norm before it is trained
     space = _peg(config, FRAMES) + _spatial(config, FRAMES) + _feedforward(config, FRAMES)
     time = _peg(config, FRAMES) + _temporal(config) + _feedforward(config, FRAMES)
     trained += config.spatial_depth * space + config.temporal_depth * time
     trained += _delta(config) + _product(config.codes, config.code_dim, dim)
-    for depth, out in outputs(config).values():
-        block = _peg(config, 1) + _spatial(config, 1) + _cross(config) + _feedforward(config, 1)
-        trained += depth * block + _product(tokens, dim, out)
+    first = _product(FRAMES * tokens, 384, dim) if config.features == "dino" else 0
+    for name, (depth, out) in outputs(config).items():
+        block = _peg(config, 1) + _spatial(config, 1) + _feedforward(config, 1)
+        looked = 2 * _product(config.codes, dim, config.heads * config.head_dim)  # keys, values
+        trained += depth * (block + _cross(config) - looked) + _product(tokens, dim, out)
+        if name == "aux":  # its action is detached
+            first += depth * looked
+        else:
+            trained += depth * looked
     offsets = (2 * config.grid - 1) ** 2
     once = _product(offsets, dim, dim) + _product(offsets, dim, config.heads)
     once_first = _product(offsets, 2, dim)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from headrace.errors import UsageError
 from headrace.outputs.torch import TorchBatch
@@ -101,6 +101,15 @@ class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
+
+    def configure_gradient_clipping(self, *_: Any, **options: Any) -> None:
+        """By norm, to the trainer's value or the config's.
+
+        Done here because Lightning refuses to clip for fused optimizers.
+        """
+        asked = options.get("gradient_clip_val")
+        limit = self.training_config.clip if asked is None else asked
+        nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
     def on_save_checkpoint(self, _: dict[str, Any]) -> None:
         """No checkpoint of a model that a bad loss has spoiled."""

@@ -143,5 +143,5 @@ def _load(path: str | Path) -> Any:
         names = file.namelist() if isinstance(file, zipfile.ZipFile) else []
     if any(name.endswith("constants.pkl") for name in names):
         module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
-        return cast(nn.Module, module).eval().requires_grad_(False)
+        return cast(nn.Module, module).eval()
     return torch.load(path, map_location="cpu", weights_only=True)
