@@ -1,23 +1,18 @@
-"""Small models and moving pictures. Everything here skips where torch is missing."""
-
-import importlib.util
+"""Moving pictures. The modules of tests skip themselves where torch is missing."""
 
 import pytest
 
-if importlib.util.find_spec("torch") is None:
-    collect_ignore_glob = ["test_*.py"]
-else:
 
-    @pytest.fixture(autouse=True)
-    def _one_thread_and_a_seed():
-        """Tests share the machine and repeat themselves exactly."""
-        import torch
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    """Tests share the machine and repeat themselves exactly."""
+    import torch
 
-        before = torch.get_num_threads()
-        torch.set_num_threads(1)
-        torch.manual_seed(7)
-        yield
-        torch.set_num_threads(before)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

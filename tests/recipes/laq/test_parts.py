@@ -132,9 +132,11 @@ def test_attention_stays_near_itself_in_bfloat16():
         torch.testing.assert_close(a.float(), b, atol=0.02, rtol=0.05)
 
 
+@pytest.mark.parametrize("method", ["conv", "shift"])
 @pytest.mark.parametrize("frames", [1, 2, 3, 4])
-def test_the_position_convolution_is_a_causal_depthwise_3d_convolution(frames):
+def test_the_position_convolution_is_a_causal_depthwise_3d_convolution(frames, method):
     peg = PositionConvolution(6)
+    peg.method = method
     x = torch.randn(2, frames, 16, 6)
     volume = x.view(2, frames, 4, 4, 6).permute(0, 4, 1, 2, 3)  # [B, d, T, rows, columns]
     padded = functional.pad(volume, (1, 1, 1, 1, 2, 0))  # two frames before, none after
