@@ -1,13 +1,25 @@
 """The Lightning module: logged names, upkeep of the codebook, checkpoints, bad losses."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 lightning = pytest.importorskip("lightning")
 
-from headrace.recipes.laq import LaqConfig, NonFiniteLossError, TrainingConfig  # noqa: E402
+import headrace as hr  # noqa: E402
+from headrace.outputs.torch import TorchLoader  # noqa: E402
+from headrace.recipes.laq import (  # noqa: E402
+    LaqConfig,
+    NonFiniteLossError,
+    TrainingConfig,
+    provenance,
+)
+from headrace.recipes.laq.buckets import Buckets  # noqa: E402
+from headrace.recipes.laq.pictures import as_image, reconstruction_grid  # noqa: E402
 from headrace.recipes.laq.task import LaqTask  # noqa: E402
+from headrace.testing import synthesize  # noqa: E402
 from tests.recipes.laq.test_model import frames, mini  # noqa: E402
+from tests.recipes.laq.test_pictures import contains  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's advice on workers and the like
 
@@ -130,3 +142,33 @@ def test_a_checkpoint_brings_weights_counts_and_config_back(tmp_path):
     again.fit(resumed, loader(batches(9)), ckpt_path=path)
     assert again.global_step == 9
     assert len(recorder.steps) == 2
+
+
+def test_batches_of_a_loader_are_trained_on_and_looked_at(tmp_path):
+    """The loader's own batches, from synthetic data to the pictures of a validation."""
+    synthesize(tmp_path / "data", only=("bridge", "kuka"), episodes=2, seed=5, _max_steps=7)
+    defaults = {"split": "train[:1]", "val_split": "train[1:]", "offset": 2, "weight": 1.0}
+    mixture = hr.Mixture.from_dict(
+        {
+            "root": str(tmp_path / "data"),
+            "defaults": defaults,
+            "sources": [{"name": "bridge"}, {"name": "kuka"}],
+        }
+    )
+    options = {"batch_size": 4, "image_size": 32, "keep_free": 0, "threads": 1}
+    recorder, model = Recorder(), task()
+    with TorchLoader(mixture, steps_per_epoch=3, processes=False, **options) as data:
+        trainer(tmp_path, recorder, 3, limit_val_batches=0).fit(model, data)
+        batch = next(iter(data))
+        model.model.eval()
+        buckets = Buckets()
+        with torch.no_grad():
+            buckets.add(batch, model(batch["frames"]))
+        samples = provenance(batch)
+        del batch
+    assert len(recorder.steps) == 3
+    assert {name for name, _ in buckets.items()} == {sample["dataset"] for sample in samples}
+    assert all(sample["offset"] == 2 for sample in samples)
+    kept = dict(buckets.items())[samples[0]["dataset"]]
+    picture = reconstruction_grid(np.stack(kept.frames), np.stack(kept.recon))
+    assert contains(picture, as_image(kept.frames[0][:, 1]))
