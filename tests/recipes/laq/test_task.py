@@ -9,7 +9,6 @@ lightning = pytest.importorskip("lightning")
 import headrace as hr  # noqa: E402
 from headrace.outputs.torch import TorchLoader  # noqa: E402
 from headrace.recipes.laq import (  # noqa: E402
-    LaqConfig,
     NonFiniteLossError,
     TrainingConfig,
     provenance,
@@ -78,14 +77,19 @@ def test_training_logs_the_loss_every_step_and_the_rest_every_ten(tmp_path):
     trainer(tmp_path, recorder, 20, val_check_interval=20).fit(
         model, loader(data), loader(data[:2])
     )
-    every_ten = {"lr", "train/vq_perplexity", "train/codebook_used", "train/codebook_replaced"}
+    every_ten = {
+        "train/lr",
+        "train/vq_perplexity",
+        "train/codebook_used",
+        "train/codebook_replaced",
+    }
     every_ten |= {"train/codebook_min_count", "train/feature_loss", "train/aux_loss"}
     assert "train/loss" in recorder.steps[0]
     assert not every_ten & set(recorder.steps[0])
     assert every_ten <= set(recorder.steps[9])
     assert len({step["train/loss"] for step in recorder.steps}) == 20
     names = {n.replace("train/", "val/") for n in every_ten if n.startswith("train/")}
-    assert names - {"val/codebook_replaced"} | {"val/loss"} <= set(recorder.validation)
+    assert names - {"val/codebook_replaced", "val/lr"} | {"val/loss"} <= set(recorder.validation)
     assert recorder.outputs[0]["output"].recon.shape == (4, 3, 32, 32)
     # Replaced after steps 10 and 20: a new model uses few codes, and counting began anew.
     assert recorder.steps[19]["train/codebook_replaced"] > 0
@@ -131,10 +135,9 @@ def test_a_checkpoint_brings_weights_counts_and_config_back(tmp_path):
     run.fit(model, loader(batches(7)))
     path = tmp_path / "laq.ckpt"
     run.save_checkpoint(path)
-    stored = torch.load(path, weights_only=True)["hyper_parameters"]
-    config = LaqConfig.from_dict(stored["model"])
-    assert config == model.model.config
-    other = LaqTask.load_from_checkpoint(path, model=config, training=model.training_config)
+    other = LaqTask.load_from_checkpoint(path, weights_only=True)
+    assert other.model.config == model.model.config
+    assert other.training_config == model.training_config
     assert torch.equal(other.model.nsvq.codebook, model.model.nsvq.codebook)
     assert other.model.nsvq.counts.sum() == 7 * 4 * 2
     resumed = task(codes=2)

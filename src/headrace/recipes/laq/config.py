@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -60,10 +61,8 @@ class LaqConfig:
         if self.codebook_size < 2:
             raise UsageError(f"codebook_size is {self.codebook_size}", remedy="It takes two codes")
         if self.image_size % self.patch:
-            raise UsageError(
-                f"patch {self.patch} does not divide image_size {self.image_size}",
-                remedy="Choose a patch that does",
-            )
+            problem = f"patch {self.patch} does not divide image_size {self.image_size}"
+            raise UsageError(problem, remedy="Choose a patch that does")
         if self.codes not in _CODE_GRIDS:
             raise UsageError(f"codes is {self.codes}", remedy="It must be 1, 2 or 4")
         if (self.grid + 1) // 2 < max(self.code_grid):
@@ -147,15 +146,9 @@ class LaqConfig:
         return replace(tiny, **changes)
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> LaqConfig:
+    def from_dict(cls, values: Mapping[str, Any]) -> LaqConfig:
         """The config of plain values, as a YAML file or a checkpoint has them."""
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise UsageError(
-                f"unknown key{'s' * (len(unknown) > 1)} of the model: {', '.join(unknown)}",
-                remedy=f"Known are {', '.join(sorted(known))}",
-            )
-        values = dict(values)
+        values = _known(values, cls, "model")
         if "replacement" in values:
             values["replacement"] = tuple((int(i), int(u)) for i, u in values["replacement"])
         return cls(**values)
@@ -183,6 +176,23 @@ class TrainingConfig:
                 remedy="Use positive numbers",
             )
         if not 0 <= self.min_lr <= self.lr:
-            raise UsageError(
-                f"min_lr {self.min_lr} and lr {self.lr}", remedy="Keep 0 <= min_lr <= lr"
-            )
+            problem = f"min_lr {self.min_lr} and lr {self.lr}"
+            raise UsageError(problem, remedy="Keep 0 <= min_lr <= lr")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
+        """The config of plain values, as a YAML file or a checkpoint has them."""
+        values = _known(values, cls, "training")
+        if "betas" in values:
+            first, second = values["betas"]
+            values["betas"] = (float(first), float(second))
+        return cls(**values)
+
+
+def _known(values: Mapping[str, Any], kind: type, key: str) -> dict[str, Any]:
+    """A copy of the values; a key that the dataclass does not have is an error."""
+    names = [field.name for field in fields(kind)]
+    if unknown := [name for name in values if name not in names]:
+        problem = f"{key}.{unknown[0]} is not a key of the recipe"
+        raise UsageError(problem, remedy=f"Known are {', '.join(names)}")
+    return dict(values)

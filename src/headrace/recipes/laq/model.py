@@ -62,6 +62,9 @@ class Laq(nn.Module):
         self.nsvq = Nsvq(config)
         self.action = nn.Linear(config.code_dim, config.dim)
         self.decoders = make_decoders(config)
+        if config.features == "dino" and set(self.decoders) == {"feature"}:
+            # Nobody looks at projected pixels, and DDP stops at parameters without gradients.
+            self.pixels.requires_grad_(False)
 
     @classmethod
     def build(cls, config: LaqConfig) -> Laq:

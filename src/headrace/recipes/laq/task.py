@@ -5,6 +5,7 @@ Only this module of the recipe imports it, and nothing of the recipe imports thi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,22 +37,29 @@ LOG_EVERY = 10
 
 
 class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
-    """Trains a `Laq`. Logs train/... and val/...; see `LossWatch` for losses that are no numbers.
+    """Trains a `Laq` of a config, or of its plain values as a checkpoint has them.
+
+    Logs train/... and val/...; see `LossWatch` for losses that are no numbers. `folder` is where
+    the samples of such a loss are written (the trainer's root where it is not given).
 
     `compile` has torch compile the blocks: worth a slower start on a GPU, not on a CPU.
     """
 
     def __init__(
         self,
-        model: LaqConfig | None = None,
-        training: TrainingConfig | None = None,
+        model: LaqConfig | Mapping[str, Any] | None = None,
+        training: TrainingConfig | Mapping[str, Any] | None = None,
         *,
         compile: bool = False,
         folder: str | Path | None = None,
     ) -> None:
         super().__init__()
-        self.training_config = training or TrainingConfig()
-        self.model = Laq.build(model or LaqConfig())
+        if not isinstance(model, LaqConfig):
+            model = LaqConfig.from_dict(model or {})
+        if not isinstance(training, TrainingConfig):
+            training = TrainingConfig.from_dict(training or {})
+        self.training_config = training
+        self.model = Laq.build(model)
         self.save_hyperparameters(
             {"model": asdict(self.model.config), "training": asdict(self.training_config)}
         )
@@ -76,7 +84,7 @@ class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
         self.log("train/loss", output.loss.detach(), prog_bar=True, batch_size=size)
         if step % LOG_EVERY == 0:
             self.log_dict(self._values("train", output), batch_size=size)
-            self.log("lr", self._lr(), batch_size=size)
+            self.log("train/lr", self._lr(), batch_size=size)
         return output.loss
 
     def on_train_batch_end(self, *_: Any) -> None:
