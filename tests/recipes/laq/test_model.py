@@ -199,12 +199,12 @@ def test_a_step_in_bfloat16_is_near_the_one_in_float32():
 
 @pytest.fixture(scope="module")
 def trained(squares):
-    """A model after 400 steps on eight pairs of squares that move left or right."""
+    """A model after 300 steps on eight pairs of squares that move left or right."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = mini(head_dim=16, feature_decoder=False, aux_decoder=False, pixel_decoder=True)
     model = Laq(config)
-    training = TrainingConfig(steps=400, warmup=40, lr=4e-3, min_lr=4e-4)
+    training = TrainingConfig(steps=300, warmup=40, lr=4e-3, min_lr=4e-4)
     optimizer = make_optimizer(model, training)
     schedule = make_schedule(optimizer, training)
     batch, directions = squares(4)
