@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from itertools import islice
 
 import numpy as np
@@ -326,3 +327,16 @@ def test_a_missing_torch_names_the_feature_and_the_extra():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "headrace.outputs.torch" in out.stdout
     assert "pip install 'headrace[train]'" in out.stdout
+
+
+def test_a_loader_says_how_long_training_has_waited(loaders):
+    loader = loaders()
+    assert loader.waited_s == 0.0
+    started = time.perf_counter()
+    draws(loader, 1)
+    first = loader.waited_s
+    assert 0 < first <= time.perf_counter() - started
+    list(loader.validation())
+    assert loader.waited_s == first  # validation is not training
+    draws(loader, 1)
+    assert loader.waited_s > first

@@ -6,7 +6,7 @@ What trainers need to know (seen with Lightning 2.6 and accelerate 1.15):
   trainer's `limit_train_batches`): without a length it holds one batch ahead, and its checkpoints
   count that one as trained. It saves the loader's state in every checkpoint, but loads it only in
   mid-epoch or when `max_steps` is set: from the end of an epoch under `max_epochs` the sequence
-  would begin anew. A callback whose `state_dict` and `load_state_dict` are the loader's mends that.
+  would begin anew. The data module of `headrace.outputs.lightning` has neither of these troubles.
 - accelerate's `prepare` hands it back as it is: give `device=accelerator.device`, and
   `register_for_checkpointing(loader)` to have its state saved and loaded.
 - In Lightning's `self.log` give `batch_size`: it guesses right, but the texts make it warn.
@@ -18,6 +18,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_args
 
 import torch
@@ -110,6 +111,8 @@ class TorchLoader:
         self._ahead: Ahead | None = None
         self._step = 0  # batches of this epoch so far
         self._resumed = False  # the next iteration goes on at that step
+        #: Seconds that the consumer has waited for batches of training so far, copies included.
+        self.waited_s = 0.0
 
     def __repr__(self) -> str:
         where = "cpu" if self._target is None else self._target.device
@@ -165,12 +168,14 @@ class TorchLoader:
 
     def _next(self) -> TorchBatch:
         self._settle()
+        started = perf_counter()
         if self._target is None:
             batch = to_tensors(next(self.loader), self.layout)
         else:
             if self._ahead is None:
                 self._ahead = Ahead(self.loader, self._target.send)
             batch = next(self._ahead)
+        self.waited_s += perf_counter() - started
         self._step += 1
         return batch
 

@@ -1,0 +1,22 @@
+"""Training with Lightning: a data module and callbacks. Needs `pip install 'headrace[train]'`."""
+
+from headrace.outputs.lightning import framework as _framework  # noqa: F401  (asked for first)
+from headrace.outputs.lightning.callbacks import (
+    BatchMix,
+    DatasetUsage,
+    Memory,
+    ProgressLine,
+    Throughput,
+    usual_callbacks,
+)
+from headrace.outputs.lightning.datamodule import HeadraceDataModule
+
+__all__ = [
+    "BatchMix",
+    "DatasetUsage",
+    "HeadraceDataModule",
+    "Memory",
+    "ProgressLine",
+    "Throughput",
+    "usual_callbacks",
+]

@@ -1,0 +1,178 @@
+"""The latent-action model: two frames to a few codes, and from frame t and codes to frame t+k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from headrace.errors import UsageError
+from headrace.recipes.laq.config import LaqConfig
+from headrace.recipes.laq.decoders import make_decoders
+from headrace.recipes.laq.delta import DeltaNetwork
+from headrace.recipes.laq.encoder import (
+    DinoProjection,
+    Encoder,
+    PixelProjection,
+    patches,
+    unpatches,
+)
+from headrace.recipes.laq.nsvq import Nsvq, Quantized
+from headrace.recipes.laq.position import PositionBias
+from headrace.recipes.laq.teachers import Teachers, load_teachers
+from headrace.recipes.laq.transformer import Block
+
+__all__ = ["Laq", "LaqOutput", "trainable_parameters"]
+
+
+@dataclass(frozen=True, slots=True)
+class LaqOutput:
+    """What the model says of a batch."""
+
+    loss: Tensor  #: sum of `parts`
+    parts: dict[str, Tensor]  #: loss of each decoder: feature, pixel, aux, flow
+    indices: Tensor  #: int64 [B, codes]
+    usage: Tensor  #: int64 [K] how often each code is chosen in this batch
+    perplexity: Tensor  #: exp(entropy) of the usage
+    patch: int  #: side of a patch
+    predicted: Tensor | None = field(repr=False)  #: [B, N, patch * patch * 3] pixels of t+k
+
+    @property
+    def recon(self) -> Tensor | None:
+        """The predicted frame t+k [B, 3, H, W]; None without a pixel or aux decoder."""
+        return None if self.predicted is None else unpatches(self.predicted, self.patch)
+
+
+class Laq(nn.Module):
+    """The model. `Laq.build` also loads the teachers and does without those it cannot have."""
+
+    def __init__(self, config: LaqConfig, teachers: Teachers | None = None) -> None:
+        super().__init__()
+        teachers = teachers or Teachers()
+        teachers.check(config)
+        self.config = config
+        self.teachers = teachers
+        self.pixels = PixelProjection(config)
+        self.dino = DinoProjection(config) if config.features == "dino" else None
+        self.bias = PositionBias(config.grid, config.dim, config.heads)
+        self.encoder = Encoder(config)
+        self.delta = DeltaNetwork(config)
+        self.nsvq = Nsvq(config)
+        self.action = nn.Linear(config.code_dim, config.dim)
+        self.decoders = make_decoders(config)
+        if config.features == "dino" and set(self.decoders) == {"feature"}:
+            # Nobody looks at projected pixels, and DDP stops at parameters without gradients.
+            self.pixels.requires_grad_(False)
+
+    @classmethod
+    def build(cls, config: LaqConfig) -> Laq:
+        """The model with what teachers there are; its `config` says which those are."""
+        config, teachers = load_teachers(config)
+        return cls(config, teachers)
+
+    def compile_blocks(self) -> None:
+        """Have torch compile the blocks, which are nearly all of the work.
+
+        They are alike, so it compiles a handful of functions and not one large graph.
+        """
+        for module in self.modules():
+            if isinstance(module, Block):
+                module.compile()
+
+    def forward(self, frames: Tensor) -> LaqOutput:
+        """frames [B, 3, 2, H, W]: uint8, or floats in [0, 1]."""
+        seen = self._see(frames)
+        quantized = self._quantize(seen)
+        action = self.action(quantized.vectors)  # [B, codes, d]
+        predicted = {name: self._decode(name, seen, action) for name in self.decoders}
+        parts = {
+            name: functional.mse_loss(value.float(), self._target(name, frames, seen).float())
+            for name, value in predicted.items()
+        }
+        shown = predicted.get("pixel", predicted.get("aux"))
+        return LaqOutput(
+            loss=torch.stack(list(parts.values())).sum(),
+            parts=parts,
+            indices=quantized.indices,
+            usage=quantized.usage,
+            perplexity=quantized.perplexity,
+            patch=self.config.patch,
+            predicted=None if shown is None else shown.detach(),
+        )
+
+    @torch.no_grad()
+    def encode(self, frames: Tensor) -> Tensor:
+        """The latent actions of windows: int64 [B, codes]. Nothing is counted."""
+        return self.nsvq.nearest(self._delta(self._see(frames)))
+
+    @torch.no_grad()
+    def imagine(self, frames: Tensor, indices: Tensor) -> Tensor:
+        """Frame t+k [B, 3, H, W] as it would be if the action `indices` were taken at t."""
+        name = "pixel" if "pixel" in self.decoders else "aux"
+        if name not in self.decoders:
+            raise UsageError(
+                "the model has no decoder that makes pictures",
+                remedy="Set aux_decoder or pixel_decoder",
+            )
+        action = self.action(self.nsvq.codebook[indices])
+        predicted = self._decode(name, self._see(frames), action)
+        return unpatches(predicted.float(), self.config.patch)
+
+    def _see(self, frames: Tensor) -> _Seen:
+        self.config.check_frames(tuple(frames.shape))
+        values = _unit_range(patches(frames, self.config.patch))
+        pixels = self.pixels(values)
+        tokens = pixels
+        if self.dino is not None:
+            tokens = self.dino(self.teachers.features(_unit_range(frames)))
+        return _Seen(values, pixels, tokens, self.bias())
+
+    def _delta(self, seen: _Seen) -> Tensor:
+        encoded = self.encoder(seen.tokens, seen.bias)  # [B, 2, N, d]
+        # Differences of frames, distances to codes and lengths of errors want all the digits.
+        with torch.autocast(encoded.device.type, enabled=False):
+            delta: Tensor = self.delta(encoded.float())  # [B, codes, code_dim]
+        return delta
+
+    def _quantize(self, seen: _Seen) -> Quantized:
+        delta = self._delta(seen)
+        with torch.autocast(delta.device.type, enabled=False):
+            quantized: Quantized = self.nsvq(delta)
+        return quantized
+
+    def _decode(self, name: str, seen: _Seen, action: Tensor) -> Tensor:
+        context = seen.tokens if name == "feature" else seen.pixels
+        action = action.detach() if name == "aux" else action
+        predicted: Tensor = self.decoders[name](context[:, 0], action, seen.bias)
+        return predicted
+
+    def _target(self, name: str, frames: Tensor, seen: _Seen) -> Tensor:
+        """What the decoder should say of frame t+k, [B, N, out]."""
+        if name == "feature":
+            return seen.tokens[:, 1].detach()
+        if name == "flow":
+            flow = self.teachers.flow(_unit_range(frames))  # [B, 2, H, W] in pixels
+            return patches(flow.unsqueeze(2), self.config.patch)[:, 0] / self.config.patch
+        return seen.values[:, 1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A batch before it is encoded."""
+
+    values: Tensor  #: [B, 2, N, patch * patch * 3] pixels in [0, 1]
+    pixels: Tensor  #: [B, 2, N, d] their projection
+    tokens: Tensor  #: [B, 2, N, d] what the encoder works on
+    bias: Tensor  #: [heads, N, N]
+
+
+def _unit_range(values: Tensor) -> Tensor:
+    """uint8 as floats in [0, 1]; floats as they are."""
+    return values.float().div_(255) if values.dtype == torch.uint8 else values
+
+
+def trainable_parameters(model: nn.Module) -> int:
+    """How many numbers training changes."""
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -1,0 +1,148 @@
+"""The model as a Lightning module. Needs lightning; the model itself does not.
+
+Only this module of the recipe imports it, and nothing of the recipe imports this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from headrace.errors import UsageError
+from headrace.outputs.torch import TorchBatch
+from headrace.recipes.laq.config import LaqConfig, TrainingConfig
+from headrace.recipes.laq.model import Laq, LaqOutput
+from headrace.recipes.laq.nsvq import replacement_due
+from headrace.recipes.laq.optimizer import make_optimizer, make_schedule
+from headrace.recipes.laq.provenance import LossWatch
+
+try:
+    import lightning  # type: ignore[import-not-found,unused-ignore]
+except ModuleNotFoundError as error:
+    if error.name != "lightning":
+        raise
+    raise UsageError(
+        "the training program (headrace.recipes.laq.task) needs lightning, which is not installed",
+        remedy="pip install 'headrace[train]'; Laq itself trains in a plain loop without it",
+    ) from error
+
+__all__ = ["LOG_EVERY", "LaqTask"]
+
+#: Steps between two values of all that is logged but the loss.
+LOG_EVERY = 10
+
+
+class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
+    """Trains a `Laq` of a config, or of its plain values as a checkpoint has them.
+
+    Logs train/... and val/...; see `LossWatch` for losses that are no numbers. `folder` is where
+    the samples of such a loss are written (the trainer's root where it is not given).
+
+    `compile` has torch compile the blocks: worth a slower start on a GPU, not on a CPU.
+    """
+
+    def __init__(
+        self,
+        model: LaqConfig | Mapping[str, Any] | None = None,
+        training: TrainingConfig | Mapping[str, Any] | None = None,
+        *,
+        compile: bool = False,
+        folder: str | Path | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(model, LaqConfig):
+            model = LaqConfig.from_dict(model or {})
+        if not isinstance(training, TrainingConfig):
+            training = TrainingConfig.from_dict(training or {})
+        self.training_config = training
+        self.model = Laq.build(model)
+        self.save_hyperparameters(
+            {"model": asdict(self.model.config), "training": asdict(self.training_config)}
+        )
+        if compile:
+            self.model.compile_blocks()
+        self._folder = folder
+        self._watch: LossWatch | None = None
+        self._replaced = 0  # codes replaced since that was logged
+        self._upkept = 0
+
+    def forward(self, frames: Tensor) -> LaqOutput:
+        """frames [B, 3, 2, H, W], uint8 or in [0, 1]."""
+        output: LaqOutput = self.model(frames)
+        return output
+
+    def training_step(self, batch: TorchBatch, _: int) -> Tensor:
+        """The loss of a batch."""
+        output: LaqOutput = self(batch["frames"])
+        step = self.global_step + 1
+        self._watcher().watch(step, batch, output.loss)
+        size = len(batch["frames"])
+        self.log("train/loss", output.loss.detach(), prog_bar=True, batch_size=size)
+        if step % LOG_EVERY == 0:
+            self.log_dict(self._values("train", output), batch_size=size)
+            self.log("train/lr", self._lr(), batch_size=size)
+        return output.loss
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        """Upkeep of the codebook, after the optimizer's step and never in validation."""
+        step = self.global_step
+        if step != self._upkept and replacement_due(step, self.model.config.replacement):
+            self._replaced += self.model.nsvq.replace().replaced
+        self._upkept = step  # a step may have several batches
+
+    def validation_step(self, batch: TorchBatch, _: int) -> dict[str, Any]:
+        """The same numbers under val/, and the output (a `LaqOutput`) for whoever draws it."""
+        output: LaqOutput = self(batch["frames"])
+        values = {"val/loss": output.loss} | self._values("val", output)
+        self.log_dict(values, batch_size=len(batch["frames"]), sync_dist=True)
+        return {"loss": output.loss, "output": output}
+
+    def configure_optimizers(self) -> Any:
+        """AdamW, and a learning rate for every step."""
+        optimizer = make_optimizer(self.model, self.training_config)
+        schedule = make_schedule(optimizer, self.training_config)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def configure_gradient_clipping(self, *_: Any, **options: Any) -> None:
+        """By norm, to the trainer's value or the config's.
+
+        Done here because Lightning refuses to clip for fused optimizers.
+        """
+        asked = options.get("gradient_clip_val")
+        limit = self.training_config.clip if asked is None else asked
+        nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+
+    def on_save_checkpoint(self, _: dict[str, Any]) -> None:
+        """No checkpoint of a model that a bad loss has spoiled."""
+        self._watcher().settle()
+
+    def on_train_end(self) -> None:
+        """No run ends with a loss nobody looked at."""
+        self._watcher().settle()
+
+    def _values(self, stage: str, output: LaqOutput) -> dict[str, Any]:
+        values: dict[str, Any] = {f"{stage}/{n}_loss": loss for n, loss in output.parts.items()}
+        values[f"{stage}/vq_perplexity"] = output.perplexity
+        values[f"{stage}/codebook_used"] = (output.usage > 0).sum().float()
+        values[f"{stage}/codebook_min_count"] = output.usage.min().float()
+        if stage == "train":
+            values[f"{stage}/codebook_replaced"] = float(self._replaced)
+            self._replaced = 0
+        return values
+
+    def _lr(self) -> float:
+        optimizer = self.optimizers()
+        assert not isinstance(optimizer, list)
+        return float(optimizer.param_groups[0]["lr"])
+
+    def _watcher(self) -> LossWatch:
+        if self._watch is None:
+            self._watch = LossWatch(self._folder or self.trainer.default_root_dir)
+        return self._watch

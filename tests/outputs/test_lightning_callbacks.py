@@ -1,0 +1,271 @@
+"""Callbacks: each alone, with and without a headrace loader; what they print, log and write."""
+
+import json
+import os
+import time
+from collections import Counter
+
+import pytest
+import torch
+
+import headrace as hr
+from tests.outputs.conftest import NAMES, OPTIONS
+
+pl = pytest.importorskip("lightning.pytorch")
+
+from headrace.measure.process_tree import tree_memory  # noqa: E402
+from headrace.measure.report import write_run_report  # noqa: E402
+from headrace.outputs.lightning import (  # noqa: E402
+    BatchMix,
+    DatasetUsage,
+    HeadraceDataModule,
+    Memory,
+    ProgressLine,
+    Throughput,
+    usual_callbacks,
+)
+from headrace.outputs.lightning.callbacks.process_memory import tree_anonymous  # noqa: E402
+from headrace.outputs.torch import TorchLoader  # noqa: E402
+from tests.outputs.lightning_runs import Model, every_step, trainer  # noqa: E402
+
+#: Lightning warns of much that is meant so here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def records_of(path):
+    """The records of a file of JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def fit(tmp_path, mixture):
+    """Trains for some steps with callbacks on a data module; the trainer and the model."""
+
+    def run(callbacks, model=None, steps=6, **options):
+        made = trainer(tmp_path, max_steps=steps, callbacks=callbacks, **options)
+        model = model or Model()
+        made.fit(model, HeadraceDataModule(mixture, **OPTIONS))
+        return made, model
+
+    return run
+
+
+class Slow(Model):
+    """Steps that take a known time at least."""
+
+    seconds = 0.02
+
+    def training_step(self, batch, batch_idx):
+        time.sleep(self.seconds)
+        return super().training_step(batch, batch_idx)
+
+
+class Kept(pl.loggers.Logger):
+    """Keeps what is logged."""
+
+    name, version = "kept", 0
+
+    def __init__(self):
+        self.rows = []
+
+    def log_metrics(self, metrics, step=None):
+        self.rows.append((step, metrics))
+
+    def log_hyperparams(self, *args, **kwargs):
+        pass
+
+
+def test_throughput_is_logged_over_each_interval_under_lightning_s_own_step(fit):
+    logger = Kept()
+    fit([Throughput(2)], Slow(), logger=logger, log_every_n_steps=1)
+    rows = [(step, row) for step, row in logger.rows if "perf/steps_per_sec" in row]
+    assert [step for step, _ in rows] == [1, 3, 5]
+    for _, row in rows:
+        assert set(row) == {"perf/samples_per_sec", "perf/steps_per_sec", "perf/data_wait_frac"}
+        assert row["perf/samples_per_sec"] == pytest.approx(4 * row["perf/steps_per_sec"])
+        assert 0 < row["perf/steps_per_sec"] < 1 / Slow.seconds
+        assert 0 <= row["perf/data_wait_frac"] < 1
+    losses = [step for step, row in logger.rows if "train/loss" in row]
+    assert losses == [0, 1, 2, 3, 4, 5]
+
+
+def test_waiting_is_what_the_loader_measured(fit, monkeypatch):
+    original = TorchLoader._next
+
+    def late(self):  # a loader that is known to keep training waiting
+        self.waited_s += 0.05
+        time.sleep(0.05)
+        return original(self)
+
+    monkeypatch.setattr(TorchLoader, "_next", late)
+    made, _ = fit([Throughput(6)])
+    assert made.callback_metrics["perf/data_wait_frac"] > 0.5
+
+
+def test_validation_does_not_count_as_training_time(fit):
+    class Validating(Slow):
+        def validation_step(self, batch, batch_idx):
+            time.sleep(0.4)
+
+    made, _ = fit(
+        [Throughput(6)], Validating(), val_check_interval=2, limit_val_batches=1, logger=False
+    )
+    assert made.callback_metrics["perf/steps_per_sec"] > 5 / 0.8  # two passes are 0.8 s
+
+
+def test_dataset_usage_says_what_was_served_and_asked(fit, capsys):
+    logger = Kept()
+
+    served = Counter()
+
+    class Counting(Model):
+        def training_step(self, batch, batch_idx):
+            served.update(batch["names"][i] for i in batch["dataset"].tolist())
+            return super().training_step(batch, batch_idx)
+
+    fit([DatasetUsage(3)], Counting(), logger=logger)
+    lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("[DatasetUsage]")]
+    assert [line.split()[1:3] for line in lines[:2]] == [
+        ["step=3", "interval_total=12"],
+        ["step=6", "interval_total=12"],
+    ]
+    said = Counter()
+    for line in lines[:2]:
+        for name, _ in (part.split("=") for part in line.split()[3:] if "=" in part):
+            said[name] += int(line.split(f" {name}=")[1].split()[0])
+    assert said == served
+    assert lines[2].startswith("[DatasetUsage] total=24 ")
+    assert "(asked 33.33%)" in lines[2]
+    rows = [row for _, row in logger.rows if "usage/served/bridge" in row]
+    assert len(rows) == 2
+    for row in rows:
+        for kind in ("served", "asked"):
+            assert sum(row[f"usage/{kind}/{name}"] for name in NAMES) == pytest.approx(1)
+
+
+def test_batch_mix_writes_records_that_the_report_draws(fit, tmp_path):
+    fit([BatchMix(tmp_path / "run", warmup=2)], Slow())
+    records = records_of(tmp_path / "run" / "batch_times.jsonl")
+    assert [record["idx"] for record in records] == [*range(6)]
+    assert [record["is_warmup"] for record in records] == [True, True] + 4 * [False]
+    for record in records:
+        assert record["samples"] == sum(record["dataset_counts"].values()) == 4
+        counts = record["dataset_counts"]
+        assert counts[record["dominant_dataset"]] == max(counts.values())
+        assert record["dt_s"] >= Slow.seconds
+        assert 0 <= record["fetch_dt_s"] <= record["dt_s"]
+    assert [r["t_s"] for r in records] == sorted(r["t_s"] for r in records)
+    page = write_run_report(tmp_path / "run").read_text()
+    assert "bridge" in page
+    assert (tmp_path / "run" / "mixture_over_time.svg").exists()
+    summary = (tmp_path / "run" / "mixture_summary.txt").read_text()
+    assert "measured_batches" in summary
+
+
+def test_a_resumed_run_goes_on_in_the_file_and_repeats_no_record(tmp_path, mixture):
+    options = every_step(tmp_path)
+    options["callbacks"] += [BatchMix(tmp_path), Memory(1, folder=tmp_path)]
+    trainer(tmp_path, max_steps=5, **options).fit(Model(), HeadraceDataModule(mixture, **OPTIONS))
+    with (tmp_path / "batch_times.jsonl").open("a") as file:
+        file.write('{"idx": 5, "half')  # killed while it wrote
+    looks = len(records_of(tmp_path / "memory.jsonl"))
+    callbacks = [BatchMix(tmp_path), Memory(1, folder=tmp_path)]
+    trainer(tmp_path, max_steps=7, callbacks=callbacks).fit(
+        Model(),
+        HeadraceDataModule(mixture, **OPTIONS),
+        ckpt_path=tmp_path / "checkpoints" / "step=3.ckpt",
+    )
+    records = records_of(tmp_path / "batch_times.jsonl")
+    assert [record["idx"] for record in records] == [*range(7)]
+    assert [r["t_s"] for r in records] == sorted(r["t_s"] for r in records)
+    times = [record["t_s"] for record in records_of(tmp_path / "memory.jsonl")]
+    assert len(times) > looks
+    assert times == sorted(times)
+    trainer(tmp_path, max_steps=2, callbacks=[BatchMix(tmp_path)]).fit(
+        Model(), HeadraceDataModule(mixture, **OPTIONS)
+    )
+    assert len((tmp_path / "batch_times.jsonl").read_text().splitlines()) == 2  # a new run
+
+
+def test_records_survive_a_step_that_fails(fit, tmp_path):
+    with pytest.raises(RuntimeError, match="the step failed"):
+        fit([BatchMix(tmp_path)], Model(fail_at=3))
+    assert len((tmp_path / "batch_times.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize("callback", [BatchMix, lambda folder: Memory(folder=folder)])
+def test_a_folder_that_cannot_be_written_is_named(fit, tmp_path, callback):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(hr.UsageError, match="file/run/.*jsonl' cannot be written: Not a directory"):
+        fit([callback(tmp_path / "file" / "run")])
+
+
+def test_the_progress_line_has_step_loss_lr_and_epoch(fit, capsys):
+    made, _ = fit([ProgressLine(3)])
+    lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("[Step")]
+    assert len(lines) == 2
+    loss = float(made.callback_metrics["train/loss"])
+    assert lines[1] == f"[Step 6] loss={loss:.4f} lr=0.1 epoch=0"
+
+
+def test_the_progress_line_goes_above_a_progress_bar(fit, capsys):
+    fit([ProgressLine(3)], enable_progress_bar=True)
+    assert "[Step 3] loss=" in capsys.readouterr().out
+
+
+def test_memory_is_that_of_the_process_tree_and_the_budget_the_loader_s(fit, tmp_path, capsys):
+    made, _ = fit([Memory(2, folder=tmp_path)])
+    metrics = {name: float(value) for name, value in made.callback_metrics.items()}
+    assert metrics["memory/anonymous_mb"] > 20
+    assert 0 < metrics["memory/budget_held_mb"] <= metrics["memory/budget_mb"]
+    assert 0 < metrics["memory/available_min_mb"] <= metrics["memory/available_mb"]
+    records = records_of(tmp_path / "memory.jsonl")
+    assert len(records) >= 3
+    least = min(record["available_mb"] for record in records)
+    assert f"available={least:,.0f} MB at least" in capsys.readouterr().out
+
+
+def test_the_cheap_figure_of_memory_agrees_with_the_pages(mixture):
+    with hr.Loader(mixture, **OPTIONS) as loader:
+        for _ in range(20):
+            next(loader)
+        exact, cheap = tree_memory(os.getpid()).anonymous, tree_anonymous(os.getpid())
+    assert cheap == pytest.approx(exact, rel=0.15)
+
+
+def test_callbacks_find_a_loader_that_was_given_without_a_data_module(tmp_path, mixture):
+    with TorchLoader(mixture, steps_per_epoch=4, **OPTIONS) as loader:
+        made = trainer(tmp_path, max_epochs=1, callbacks=usual_callbacks(every_n_steps=2))
+        made.fit(Model(), loader)
+    assert {"perf/data_wait_frac", "usage/asked/kuka", "memory/budget_mb"} <= set(
+        made.callback_metrics
+    )
+
+
+def test_with_other_loaders_callbacks_say_what_can_be_known(tmp_path, capsys):
+    class Other(Model):
+        def training_step(self, batch, batch_idx):
+            return (self.weight - batch[0].mean()) ** 2
+
+    rows = torch.utils.data.TensorDataset(torch.zeros(12, 3))
+    made = trainer(tmp_path, max_epochs=1, callbacks=usual_callbacks(every_n_steps=2))
+    made.fit(Other(), torch.utils.data.DataLoader(rows, batch_size=3))
+    metrics = made.callback_metrics
+    assert metrics["perf/samples_per_sec"] == pytest.approx(3 * metrics["perf/steps_per_sec"])
+    assert not [name for name in metrics if "wait" in name or "usage" in name or "budget" in name]
+    record = json.loads((tmp_path / "batch_times.jsonl").read_text().splitlines()[0])
+    assert (record["samples"], record["fetch_dt_s"], record["dataset_counts"]) == (3, None, {})
+    assert "[DatasetUsage]" not in capsys.readouterr().out
+
+
+def test_without_an_interval_callbacks_report_as_often_as_the_trainer(fit, capsys):
+    fit([ProgressLine()], log_every_n_steps=2)
+    assert capsys.readouterr().out.count("[Step") == 3
+
+
+def test_an_interval_that_cannot_be_is_refused():
+    with pytest.raises(hr.UsageError, match="every_n_steps is 0"):
+        Throughput(0)

@@ -1,0 +1,40 @@
+"""Moving pictures. The modules of tests skip themselves where torch is missing."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _one_thread_and_a_seed():
+    """Tests share the machine and repeat themselves exactly."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(7)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def squares():
+    """A textured square that moves left or right, `each` times every way.
+
+    uint8 frames [2 * each, 3, 2, 32, 32] and directions [2 * each]. Texture matters: the first
+    norm of the model takes the mean of a patch away, so a plain patch is invisible.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(5)
+    texture = torch.randint(60, 256, (3, 8, 8), generator=generator, dtype=torch.uint8)
+    ground = torch.randint(0, 60, (3, 32, 32), generator=generator, dtype=torch.uint8)
+
+    def make(each):
+        frames = ground[None, :, None].repeat(2 * each, 1, 2, 1, 1)
+        directions = torch.arange(2 * each) % 2
+        frames[:, :, 0, 12:20, 12:20] = texture
+        for i, direction in enumerate(directions.tolist()):
+            left = 20 if direction else 4
+            frames[i, :, 1, 12:20, left : left + 8] = texture
+        return frames, directions
+
+    return make
