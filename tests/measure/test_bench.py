@@ -127,7 +127,7 @@ def test_a_simulated_step_hides_the_loader_s_work(job, tmp_path):
 
 def test_an_error_of_the_backend_is_the_row_s_cause(job, tmp_path):
     small = Job(job.mixture, batch_size=8, image_size=512, options={"budget": "1MiB"})
-    _, result = bench(small, settings=SHORT, runs=tmp_path)
+    _, result = bench(small, settings=SHORT, runs=tmp_path, limit=False)
     assert result["status"] == "failed"
     assert "does not hold two batches" in result["cause"]
     assert result["samples_per_s"] is None
@@ -149,7 +149,7 @@ def test_a_killed_run_is_a_row_and_keeps_what_was_measured(job, tmp_path):
         if sight.phase == "measuring":
             os.kill(worker(), signal.SIGKILL)
 
-    folder, result = bench(job, settings=ENDLESS, runs=tmp_path, watch=kill)
+    folder, result = bench(job, settings=ENDLESS, runs=tmp_path, watch=kill, limit=False)
     assert result["status"] == "killed"
     assert "SIGKILL" in result["cause"]
     assert result["samples_per_s"] > 0
@@ -161,17 +161,18 @@ def test_a_crash_names_its_signal(job, tmp_path):
         job,
         settings=ENDLESS,
         runs=tmp_path,
+        limit=False,
         watch=lambda _t, sight: sight.batches and os.kill(worker(), signal.SIGSEGV),
     )
     assert result["cause"] == "killed by signal 11 (SIGSEGV)"
 
 
 def test_a_run_that_takes_too_long_is_ended(job, tmp_path):
-    settings = BenchSettings(seconds=600, warmup=2, warmup_seconds=0, timeout_s=4)
+    settings = BenchSettings(seconds=600, warmup=2, warmup_seconds=0, timeout_s=3)
     started = time.monotonic()
-    _, result = bench(job, settings=settings, runs=tmp_path)
+    _, result = bench(job, settings=settings, runs=tmp_path, limit=False)
     assert time.monotonic() - started < 15
-    assert (result["status"], result["cause"]) == ("timed out", "not done after 4 s")
+    assert (result["status"], result["cause"]) == ("timed out", "not done after 3 s")
     assert worker() is None
 
 
@@ -180,7 +181,7 @@ def test_ctrl_c_keeps_what_was_measured_and_marks_it_incomplete(job, tmp_path):
         if sight.phase == "measuring":
             raise KeyboardInterrupt
 
-    folder, result = bench(job, settings=ENDLESS, runs=tmp_path, watch=interrupt)
+    folder, result = bench(job, settings=ENDLESS, runs=tmp_path, watch=interrupt, limit=False)
     assert (result["status"], result["cause"]) == ("incomplete", "interrupted (Ctrl-C)")
     assert result["samples_per_s"] > 0
     assert json.loads((folder / "result.json").read_text())["status"] == "incomplete"
