@@ -42,6 +42,7 @@ class Row:
     preset: str
     parameters: int
     batch_size: int
+    threads: int  #: of the loader
     compile: bool
     samples_per_s: float  #: trained on the mixture, median of the rounds
     replayed_samples_per_s: float  #: the ceiling
@@ -66,6 +67,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="of a round")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--threads", type=int, help="of the loader (default: a CPU each)")
     parser.add_argument("--out", type=Path, default=Path("laq_gpu.json"))
     args = parser.parse_args()
     rows = []
@@ -97,7 +99,12 @@ def measure(args: argparse.Namespace, batch_size: int) -> Row:
     mixture = hr.Mixture.load("oxe29", [f"root={args.data}", *splits])
     begun = time.perf_counter()
     with TorchLoader(
-        mixture, batch_size=batch_size, image_size=config.image_size, device="cuda", metadata="full"
+        mixture,
+        batch_size=batch_size,
+        image_size=config.image_size,
+        device="cuda",
+        metadata="full",
+        threads=args.threads,
     ) as loader:
         batches = iter(loader)
         kept: Any = next(batches)["frames"].clone()
@@ -141,6 +148,7 @@ def measure(args: argparse.Namespace, batch_size: int) -> Row:
         preset=args.preset,
         parameters=trainable_parameters(model),
         batch_size=batch_size,
+        threads=loader.loader.settings.threads,
         compile=args.compile,
         samples_per_s=rate,
         replayed_samples_per_s=ceiling,
