@@ -40,9 +40,9 @@ It reads RLDS datasets as TFDS wrote them, without TensorFlow. Start here:
   headrace report RUN ...             plots of a benchmark or training run; several compared
 """
 _EPILOG = """\
-exit code: 0 all well, 1 something is wrong (the data, a run of a study, what the doctor says), 2 the
-command could not be carried out, 130 interrupted. Catalogs lie in <dataset>/.headrace, or below HEADRACE_CACHE (default: the user's
-cache folder) where the data cannot be written.
+exit code: 0 all well, 1 something is wrong (the data, a run of a study, what the doctor says),
+2 the command could not be carried out, 130 interrupted. Catalogs lie in <dataset>/.headrace, or
+below HEADRACE_CACHE (default: the user's cache folder) where the data cannot be written.
 """
 
 

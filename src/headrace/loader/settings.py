@@ -55,7 +55,7 @@ class Settings:
     threads: int
     threads_given: bool  #: by the user; else there may be fewer
     processes: int  #: so many threads may pass their work on to a process
-    #: Bytes; None: as much as is needed, at most a quarter of what is free (half, for three batches).
+    #: Bytes; None: what is needed, at most a quarter of what is free (half, for three batches).
     budget: int | None
     keep_free: int
     resize: Filter
