@@ -1,11 +1,13 @@
 """LAQ on a GPU, fed by headrace: against the same steps over a batch that is there already.
 
     python benchmarks/laq_gpu.py DATA --preset full --batch 128 256 --out laq_gpu.json
+    python benchmarks/laq_gpu.py DATA --preset small --batch 256 --decode cpu gpu auto
 
-DATA holds the 29 datasets (`headrace synth DATA`). For each batch size the model trains on the
-mixture and on one batch again and again (the ceiling), in turns; what the first takes longer is the
-data's part of the step. Validation runs in the middle on the same loader. The DINO teacher has
-random weights, which cost the same as trained ones.
+DATA holds the 29 datasets (`headrace synth DATA`). For each batch size and way of decoding the
+model trains on the mixture and on one batch again and again (the ceiling), in turns; what the first
+takes longer is the data's part of the step. Then it goes on with a validation every 50 steps, and
+every wait and the memory are looked at. The limits of decoding are measured in the same call. The
+DINO teacher has random weights, which cost the same as trained ones.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ import os
 import statistics
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +37,27 @@ from headrace.recipes.laq.teachers import Teachers
 
 PRESETS = {"full": lambda: LaqConfig(flow_decoder=False), "small": LaqConfig.small}
 PEAK = 989e12  #: dense bfloat16 of an H200
+VALIDATE_EVERY, VALIDATIONS, VALIDATION_BATCHES = 50, 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Validated:
+    """Training that stops for validation again and again."""
+
+    first_batch_s: list[float]  #: of each validation
+    next_batch_s: list[float]  #: of training, after each validation
+    longest_wait_s: float  #: for any batch, of training and validation
+    memory_mb: list[float]  #: anonymous, of all processes, after each validation
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One batch size."""
+    """One batch size and way of decoding."""
 
     preset: str
     parameters: int
     batch_size: int
+    decode: str
     threads: int  #: of the loader
     compile: bool
     samples_per_s: float  #: trained on the mixture, median of the rounds
@@ -51,11 +67,10 @@ class Row:
     host_waited: float  #: share of the time that Python waited for batches
     mfu: float
     gpu_busy_percent: float | None
-    decode_limit_samples_per_s: float
+    loader_samples_per_s: float  #: without a model
+    decode_limit_samples_per_s: float  #: of the CPUs, in a tight loop
     first_batch_s: float
-    validation_first_batch_s: float
-    longest_step_ms: float
-    memory_mb: float  #: anonymous, of all processes
+    validated: Validated
     gpu_memory_gb: float
 
 
@@ -64,6 +79,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--preset", choices=sorted(PRESETS), default="full")
     parser.add_argument("--batch", type=int, nargs="+", default=[128, 256])
+    parser.add_argument("--decode", choices=("cpu", "gpu", "auto"), nargs="+", default=["cpu"])
     parser.add_argument("--steps", type=int, default=60, help="of a round")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--compile", action="store_true")
@@ -72,13 +88,14 @@ def main() -> None:
     args = parser.parse_args()
     rows = []
     for batch in args.batch:
-        rows.append(asdict(measure(args, batch)))
-        print(json.dumps(rows[-1]), flush=True)
-        args.out.write_text(json.dumps(rows, indent=1) + "\n")
+        for decode in args.decode:
+            rows.append(asdict(measure(args, batch, decode)))
+            print(json.dumps(rows[-1]), flush=True)
+            args.out.write_text(json.dumps(rows, indent=1) + "\n")
 
 
-def measure(args: argparse.Namespace, batch_size: int) -> Row:
-    """One batch size: warm up, then rounds of both."""
+def measure(args: argparse.Namespace, batch_size: int, decode: Any) -> Row:
+    """One row: warm up, rounds of both, validation in between, and the limits."""
     torch.manual_seed(0)
     config = PRESETS[args.preset]()
     dino = DinoV3() if config.features == "dino" else None
@@ -103,6 +120,7 @@ def measure(args: argparse.Namespace, batch_size: int) -> Row:
         batch_size=batch_size,
         image_size=config.image_size,
         device="cuda",
+        decode=decode,
         metadata="full",
         threads=args.threads,
     ) as loader:
@@ -112,35 +130,20 @@ def measure(args: argparse.Namespace, batch_size: int) -> Row:
         for _ in range(12):
             step(kept)
             step(next(batches)["frames"])
-        fed, replayed, waited, longest = [], [], [], 0.0
+        for _ in range(150 if decode == "auto" else 0):  # it tries both meanwhile
+            step(next(batches)["frames"])
+        fed, replayed, waited = [], [], []
         busy = _GpuBusy()
         for _ in range(args.rounds):
             before = loader.waited_s
-            torch.cuda.synchronize()
-            started = last = time.perf_counter()
-            for number in range(args.steps):
-                step(next(batches)["frames"])
-                if number % 10 == 9:
-                    torch.cuda.synchronize()
-                    longest = max(longest, (time.perf_counter() - last) / 10)
-                    last = time.perf_counter()
-            torch.cuda.synchronize()
-            seconds = time.perf_counter() - started
+            seconds = _timed(step, (next(batches)["frames"] for _ in range(args.steps)))
             fed.append(batch_size * args.steps / seconds)
             waited.append((loader.waited_s - before) / seconds)
-            started = time.perf_counter()
-            for _ in range(args.steps):
-                step(kept)
-            torch.cuda.synchronize()
-            replayed.append(batch_size * args.steps / (time.perf_counter() - started))
+            seconds = _timed(step, (kept for _ in range(args.steps)))
+            replayed.append(batch_size * args.steps / seconds)
         gpu = busy.stop()
-        started = time.perf_counter()
-        validation = iter(loader.validation(4))
-        next(validation)
-        validated = time.perf_counter() - started
-        for _ in validation:
-            pass
-        memory = tree_memory(os.getpid()).anonymous
+        validated = _validate(loader, batches, model, step)
+        alone = _alone(batches, batch_size)
         limit = decode_limit(loader.loader, seconds=2.0).samples_per_s
     rate, ceiling = statistics.median(fed), statistics.median(replayed)
     shares = [1 - a / b for a, b in zip(fed, replayed, strict=True)]
@@ -148,6 +151,7 @@ def measure(args: argparse.Namespace, batch_size: int) -> Row:
         preset=args.preset,
         parameters=trainable_parameters(model),
         batch_size=batch_size,
+        decode=decode,
         threads=loader.loader.settings.threads,
         compile=args.compile,
         samples_per_s=rate,
@@ -157,13 +161,70 @@ def measure(args: argparse.Namespace, batch_size: int) -> Row:
         host_waited=statistics.median(waited),
         mfu=step_flops(config, batch_size).utilisation(batch_size / rate, PEAK),
         gpu_busy_percent=gpu,
+        loader_samples_per_s=alone,
         decode_limit_samples_per_s=limit,
         first_batch_s=first,
-        validation_first_batch_s=validated,
-        longest_step_ms=1000 * longest,
-        memory_mb=memory / 1e6,
+        validated=validated,
         gpu_memory_gb=torch.cuda.max_memory_allocated() / 1e9,
     )
+
+
+def _timed(step: Callable[[torch.Tensor], None], batches: Iterator[torch.Tensor]) -> float:
+    """Seconds that the device takes for steps over batches."""
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for frames in batches:
+        step(frames)
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def _validate(
+    loader: TorchLoader,
+    batches: Iterator[Any],
+    model: torch.nn.Module,
+    step: Callable[[torch.Tensor], None],
+) -> Validated:
+    firsts, nexts, memory, longest = [], [], [], 0.0
+
+    def take(source: Iterator[Any]) -> tuple[torch.Tensor, float]:
+        nonlocal longest
+        started = time.perf_counter()
+        frames = next(source)["frames"]
+        waited = time.perf_counter() - started
+        longest = max(longest, waited)
+        return frames, waited
+
+    for _ in range(VALIDATIONS):
+        for number in range(VALIDATE_EVERY):
+            frames, waited = take(batches)
+            if number == 0 and firsts:
+                nexts.append(waited)
+            step(frames)
+        torch.cuda.synchronize()
+        validation = iter(loader.validation(VALIDATION_BATCHES))
+        for number in range(VALIDATION_BATCHES):
+            frames, waited = take(validation)
+            if number == 0:
+                firsts.append(waited)
+            with torch.no_grad(), torch.autocast("cuda", torch.bfloat16):
+                model(frames)
+        del validation
+        memory.append(tree_memory(os.getpid()).anonymous / 1e6)
+    return Validated(firsts, nexts, longest, memory)
+
+
+def _alone(batches: Iterator[Any], batch_size: int, seconds: float = 4.0) -> float:
+    """Samples/s of the loader where nothing is done with its batches."""
+    for _ in islice(batches, 8):  # those that were prefetched
+        pass
+    torch.cuda.synchronize()
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        next(batches)
+        count += 1
+    torch.cuda.synchronize()
+    return count * batch_size / (time.perf_counter() - started)
 
 
 class _GpuBusy:

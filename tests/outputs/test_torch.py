@@ -313,7 +313,7 @@ def test_cuda_where_there_is_none_is_refused_at_once(loaders, monkeypatch):
 
 
 def test_the_options_of_the_loader_are_all_passed_on():
-    own = {"self", "mixture", "batch_size", "image_size"}
+    own = {"self", "mixture", "batch_size", "image_size", "encoded"}  # by `decode`
     assert set(LoaderOptions.__annotations__) == {*inspect.signature(hr.Loader).parameters} - own
 
 

@@ -30,6 +30,9 @@ class Batch:
     state: NDArray[np.float32] | None = None  #: [B, S] at t
     language: list[str] | None = None  #: [B] instruction at t
     robot: list[str] | None = None  #: [B] where a source names it, else ""
+    #: [B, T] of a loader with `encoded`: 0, or as many bytes of a JPEG lie in the frame's place
+    encoded: NDArray[np.int32] | None = None
+    draft: Any = None  #: the loader's own note of it
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -37,6 +40,15 @@ class Batch:
 
     def __repr__(self) -> str:
         return f"<Batch of {len(self)}: frames {list(self.frames.shape)}>"
+
+    def about(self) -> Batch:
+        """Which samples it has, with frames of zeros: holds none of the pooled memory."""
+        return Batch(
+            frames=np.broadcast_to(np.uint8(0), self.frames.shape),
+            names=self.names,
+            draws=self.draws,
+            dataset=None if self.dataset is None else self.dataset.copy(),
+        )
 
     def where(self, row: int) -> dict[str, Any]:
         """Which sample a row is: dataset, episode, frame."""

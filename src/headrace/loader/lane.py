@@ -60,6 +60,7 @@ class Lanes:
         self.sources, self.files, self.budget, self.errors = sources, files, budget, errors
         self.settings = settings
         self.shared = shared  #: None: no processes
+        self.keep = settings.encoded  #: whether JPEGs stay as they are from now on
         self._specs = specs
         self._about: int | None = None
         self._begun = 0  # processes
@@ -107,8 +108,9 @@ class Lanes:
 class Lane:
     """One thread's way of doing tasks."""
 
-    def __init__(self, lanes: Lanes, counters: Counters) -> None:
+    def __init__(self, lanes: Lanes, counters: Counters, *, decode_all: bool = False) -> None:
         self._lanes = lanes
+        self._decode_all = decode_all
         self._counters = counters
         self._reader: SampleReader | None = None  # in this thread
         self._process: SampleProcess | None = None
@@ -150,17 +152,18 @@ class Lane:
     def _fill(
         self, lines: NDArray[np.int64], draft: Draft, arrays: Arrays, place: int
     ) -> tuple[int, DataError | None]:
+        keep = self._lanes.keep and not self._decode_all
         if place != NOT_SHARED and self._has_process():
             assert self._process is not None
             try:
-                return self._process.fill(lines, place, draft, self._counters)
+                return self._process.fill(lines, place, draft, self._counters, keep=keep)
             except ProcessLost as lost:
                 self._lost(lost, read_lines(lines))
         if self._reader is None:
             self._reader = self._lanes.reader(self._counters)
         started = perf_counter()
         try:
-            return self._reader.fill(lines, arrays, draft)
+            return self._reader.fill(lines, arrays, draft, keep=keep)
         finally:
             self._worked += perf_counter() - started
 

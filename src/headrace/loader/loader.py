@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -20,13 +20,14 @@ from headrace.decoding.resize import use_one_thread_per_call
 from headrace.engine.budget import Budget
 from headrace.engine.engine import Engine
 from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import Lock, slot_bytes
+from headrace.engine.slots import NOT_SHARED, Lock, slot_bytes
+from headrace.engine.statistics import Counters
 from headrace.engine.stream import Filled, Stream
 from headrace.errors import HeadraceError, SplitError, UsageError
 from headrace.loader.batch import Batch
-from headrace.loader.lane import Lanes
+from headrace.loader.lane import Lane, Lanes
 from headrace.loader.opened import OpenedSource, WindowSpec, open_sources
-from headrace.loader.plan import Planner, Sample, read_lines
+from headrace.loader.plan import Planner, Sample, Task, read_lines
 from headrace.loader.sequence import TrainingSequence, ValidationSequence
 from headrace.loader.settings import VALIDATION_SLOTS, Settings, Sizes
 from headrace.loader.skipping import Errors
@@ -77,6 +78,7 @@ class Loader:
         world: int | None = None,
         files: LocalFiles | None = None,
         lock: Lock | None = None,
+        encoded: bool = False,
     ) -> None:
         self.settings = settings = Settings.checked(
             batch_size=batch_size,
@@ -94,6 +96,7 @@ class Loader:
             max_errors=max_errors,
             rank=rank,
             world=world,
+            encoded=encoded,
         )
         if not isinstance(mixture, Mixture):
             mixture = Mixture.load(mixture)
@@ -121,7 +124,7 @@ class Loader:
         self._delivered = 0
         self._stream: Stream | None = None
         self._validation: tuple[Planner, int] | None = None
-        self._engine = _make_engine(settings, sizes, self.sources, files, self._errors)
+        self._engine, self._lanes = _make_engine(settings, sizes, self.sources, files, self._errors)
         self._finalizer = weakref.finalize(self, self._engine.close)
 
     def __repr__(self) -> str:
@@ -136,6 +139,14 @@ class Loader:
         return self
 
     def __next__(self) -> Batch:
+        started = perf_counter()
+        batch = self.take()
+        if self.on_batch is not None:
+            self.on_batch(batch, perf_counter() - started)
+        return batch
+
+    def take(self) -> Batch:
+        """As `next`, but `on_batch` is left to the caller: for one who takes batches ahead."""
         if self._stream is None:
             settings = self.settings
             sequence = TrainingSequence(
@@ -143,19 +154,42 @@ class Loader:
             )
             self._stream = self._open(sequence, self._sizes.slots, self._sizes.most_slots)
             self._start, self._delivered = self._draws, 0
-        started = perf_counter()
         filled = next(self._stream)
-        waited = perf_counter() - started
         self._delivered += 1
-        batch = self._batch(filled)
-        if self.on_batch is not None:
-            self.on_batch(batch, waited)
-        return batch
+        return self._batch(filled)
 
     @property
     def ready(self) -> int:
         """Batches that wait to be taken: `next` would give one without a wait, or nearly so."""
         return 0 if self._stream is None else self._stream.statistics().ready
+
+    @property
+    def prefetch(self) -> int:
+        """Batches of training that may be on their way at first."""
+        return self._sizes.slots
+
+    @property
+    def keep_encoded(self) -> bool:
+        """Whether batches that are begun from now on hold JPEGs as they are; see `encoded`."""
+        return self._lanes.keep
+
+    @keep_encoded.setter
+    def keep_encoded(self, keep: bool) -> None:
+        self._lanes.keep = keep and self.settings.encoded
+
+    def refill(self, batch: Batch, rows: Sequence[int]) -> None:
+        """Fill rows of a batch again and decode all of it here, by the rules for damaged samples.
+
+        For rows with a JPEG that its decoder refuses. Called while the batch is held.
+        """
+        draft = batch.draft
+        lines = draft.planner.again(batch.draws[list(rows)], np.array(rows))
+        arrays = {name: getattr(batch, name) for name in self._sizes.specs}
+        lane = Lane(self._lanes, Counters(), decode_all=True)
+        try:
+            lane(Task(draft, lines), arrays, NOT_SHARED)
+        finally:
+            lane.close()
 
     def next_samples(self, count: int) -> list[Sample]:
         """Where the frames of the next draws lie, without drawing them (for measuring)."""
@@ -184,7 +218,7 @@ class Loader:
         """
         planner, length = self._validation_plan()
         settings = self.settings
-        if self._engine.budget.free < VALIDATION_SLOTS * slot_bytes(self._sizes.specs):
+        if self.validation_rewinds:
             self._rewind()
         stream = self._open(
             ValidationSequence(
@@ -193,6 +227,11 @@ class Loader:
             max(1, self._sizes.validation_slots),
         )
         return _Pass(self, stream)
+
+    @property
+    def validation_rewinds(self) -> bool:
+        """Whether a validation pass would now take the memory of prefetched batches."""
+        return self._engine.budget.free < VALIDATION_SLOTS * slot_bytes(self._sizes.specs)
 
     def _rewind(self) -> None:
         """Give up prefetched batches of training; they are filled again when they are wanted."""
@@ -275,6 +314,7 @@ class Loader:
         return Batch(
             names=self.names,
             draws=draft.draws,
+            draft=draft,
             language=draft.language if full else None,
             robot=draft.robot if full else None,
             **arrays,
@@ -318,19 +358,21 @@ def _make_engine(
     sources: list[OpenedSource],
     files: LocalFiles,
     errors: Errors,
-) -> Engine:
+) -> tuple[Engine, Lanes]:
     """An engine whose threads know nothing of the loader, so that it can be collected."""
     budget = Budget(sizes.budget)
     shared = SharedMemory() if settings.processes else None
     use_one_thread_per_call()
-    return Engine(
+    lanes = Lanes(sources, files, budget, errors, settings, sizes.specs, shared)
+    engine = Engine(
         settings.threads,
-        Lanes(sources, files, budget, errors, settings, sizes.specs, shared),
+        lanes,
         budget,
         shared=shared,
         keep_free=settings.keep_free,
         notice=_log.warning,
     )
+    return engine, lanes
 
 
 def _checked(sources: list[OpenedSource]) -> list[OpenedSource]:

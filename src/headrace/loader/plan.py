@@ -20,9 +20,11 @@ from headrace.sampling.sampler import Draws
 __all__ = ["Draft", "Planner", "Sample", "Task", "column", "read_lines"]
 
 #: A task costs 100 us beside its samples, and what follows a decode finds cold caches: large tasks
-#: are cheaper. This is about 20 ms of decoding.
-_TASK_BYTES = 1 << 20
-_TASK_SAMPLES = 16
+#: are cheaper. Each also takes Python's lock from the training step twice: with tasks of half this
+#: size a step bound by Python was 19% slower than over a batch that is there, with these 3%
+#: (benchmarks/results/laq_h200_2026-11-15.md). This is about 40 ms of decoding.
+_TASK_BYTES = 2 << 20
+_TASK_SAMPLES = 32
 _FEWEST_SAMPLES = 8
 
 Ints = NDArray[np.int64]
@@ -110,7 +112,7 @@ class Planner:
         self._episodes = episodes  # of each source, in the order that draws number them
         self._full = settings.metadata == "full"
         # Several batches are on their way at once, so a batch need not have a task for each thread.
-        share = settings.batch_size // settings.threads
+        share = 2 * settings.batch_size // settings.threads
         self._task = min(_TASK_SAMPLES, max(_FEWEST_SAMPLES, share))
         self._order = order
         self._frames = len(sources[0].offsets)
@@ -128,6 +130,10 @@ class Planner:
             planned.append((draft, [Task(draft, group) for group in self._grouped(mine)]))
             first += len(batch)
         return planned
+
+    def again(self, numbers: Ints, rows: Ints) -> Ints:
+        """The lines of draws that were planned before, given their rows."""
+        return self.lines(self._order.draw(numbers), rows)
 
     def replacement(self, sample: Sample, attempt: int) -> Ints:
         """A line with another sample of the same source for the same place, by rule."""

@@ -79,10 +79,16 @@ class SampleProcess:
         self._receive()
 
     def fill(
-        self, lines: NDArray[np.int64], place: int, texts: Texts, counters: Counters
+        self,
+        lines: NDArray[np.int64],
+        place: int,
+        texts: Texts,
+        counters: Counters,
+        *,
+        keep: bool = False,
     ) -> tuple[int, DataError | None]:
         """As `SampleReader.fill`, into the slot at a place."""
-        self._send((place, lines.shape[1], lines.tobytes()))
+        self._send((place, keep, lines.shape[1], lines.tobytes()))
         while (message := self._receive())[0] == "charge":
             self._send(self._charge(*message[1:]))
         if message[0] == "failed":

@@ -73,7 +73,7 @@ def serve(parent: _Parent, about: int, memory: int) -> None:
     files = shared_files()
     parent.send("ready")
     while True:
-        place, width, lines = parent.receive()
+        place, keep, width, lines = parent.receive()
         texts, counters = _Texts(), Counters()
         error: HeadraceError | None
         try:
@@ -90,7 +90,7 @@ def serve(parent: _Parent, about: int, memory: int) -> None:
                 slots[place] = slot_views(specs, map_region(memory, place, size))
             reader.counters = counters
             table = np.frombuffer(lines, np.int64).reshape(-1, width)
-            done, error = reader.fill(table, slots[place], texts)
+            done, error = reader.fill(table, slots[place], texts, keep=keep)
         except HeadraceError as caught:
             done, error = 0, caught
         parent.send("done", done, error, texts.language, texts.robot, counters.values())

@@ -62,6 +62,7 @@ class Settings:
     max_errors: int  #: samples that may be skipped; 0: the first damaged one is raised
     rank: int
     world: int
+    encoded: bool  #: frames may be handed on as JPEGs
 
     @staticmethod
     def checked(
@@ -81,6 +82,7 @@ class Settings:
         max_errors: int,
         rank: int | None,
         world: int | None,
+        encoded: bool = False,
     ) -> Settings:
         """Check what a person wrote."""
         height, width = (image_size, image_size) if isinstance(image_size, int) else image_size
@@ -115,6 +117,7 @@ class Settings:
             max_errors=max_errors if on_error == "skip" else 0,
             rank=rank,
             world=world,
+            encoded=encoded,
         )
 
 
@@ -186,6 +189,8 @@ def _specs(settings: Settings, sources: Sequence[OpenedSource]) -> dict[str, Arr
     specs = {
         "frames": ArraySpec((batch, frames, settings.height, settings.width, 3), "uint8"),
     }
+    if settings.encoded:
+        specs["encoded"] = ArraySpec((batch, frames), "int32")
     if settings.metadata != "none":
         specs["dataset"] = ArraySpec((batch,), "int32")
     if settings.metadata == "full":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.image import PixelType
+from headrace.decoding.plain_jpeg import is_plain_jpeg
 from headrace.engine.slots import Arrays
 from headrace.engine.statistics import Counters
 from headrace.errors import DataError, HeadraceError
@@ -71,16 +72,21 @@ class SampleReader:
         budget.charge(self._scratch, _WHAT)
 
     def fill(
-        self, lines: NDArray[np.int64], arrays: Arrays, texts: Texts
+        self, lines: NDArray[np.int64], arrays: Arrays, texts: Texts, *, keep: bool = False
     ) -> tuple[int, DataError | None]:
         """Fill the samples' rows up to the first that cannot be had; how many, and what it was.
+
+        With `keep`, frames that a device can decode stay JPEGs in the place of their pixels.
 
         First all frames, then all fields: between two decodes their code and data would have left
         the CPU's caches each time, and a sample's fields take 46 us instead of 12.
         """
         samples = read_lines(lines)
-        frames = arrays["frames"]
-        done, error = self._each(samples, lambda s: self._frames(s, frames[s.row]))
+        frames, encoded = arrays["frames"], arrays.get("encoded")
+        if encoded is not None:
+            encoded[column(lines, "row")] = 0
+        kept = encoded if keep else None
+        done, error = self._each(samples, lambda s: self._frames(s, frames[s.row], kept))
         if self._level:
             started = perf_counter()
             self._numbers(lines[:done], arrays)
@@ -111,8 +117,10 @@ class SampleReader:
         self._buffer = bytearray(0)
         self._view = memoryview(self._buffer)
 
-    def _frames(self, sample: Sample, frames: NDArray[np.uint8]) -> None:
-        """Read and decode a sample's frames."""
+    def _frames(
+        self, sample: Sample, frames: NDArray[np.uint8], kept: NDArray[np.int32] | None
+    ) -> None:
+        """Read and decode a sample's frames; JPEGs may be `kept`, and their lengths noted there."""
         source = self._sources[sample.source]
         camera = source.camera
         key = source.catalog.shard_file(sample.shard)
@@ -129,6 +137,10 @@ class SampleReader:
             started = perf_counter()
             self._files.read_into(fd, path, offset, data)
             middle = perf_counter()
+            if kept is not None and channels != 1 and _keep(data, frames[place]):
+                kept[sample.row, place] = length
+                read_s += middle - started
+                continue
             try:
                 self._decoder.decode(data, frames[place], channels=channels, dtype=dtype)
             except HeadraceError as error:
@@ -216,3 +228,11 @@ class SampleReader:
             frame=sample.start + source.offsets[place],
             remedy="Choose another camera, or leave such samples out (on_error='skip')",
         )
+
+
+def _keep(data: memoryview, place: NDArray[np.uint8]) -> bool:
+    """Put a JPEG where its pixels would be, if it is one for a device and there is room."""
+    if len(data) > place.nbytes or not is_plain_jpeg(data):
+        return False
+    place.reshape(-1)[: len(data)] = np.frombuffer(data, np.uint8)
+    return True

@@ -34,8 +34,8 @@ class Sent(Protocol):
     def done(self) -> bool:
         """Whether the copy is over, so that the host's memory may change."""
 
-    def wait(self) -> None:
-        """Return when it is over."""
+    def wait(self, *, held_up: bool = True) -> None:
+        """Return when it is over; whether that holds the consumer up."""
 
     def take(self) -> TorchBatch:
         """The batch, for work that the caller queues from now on; called once."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from headrace.errors import UsageError
 from headrace.loader import Batch
 from headrace.outputs.torch.batch import Layout, TorchBatch, in_layout, to_tensors
+from headrace.outputs.torch.jpeg import JpegDecoder
 
 __all__ = ["Copying", "CudaTarget", "checked_device"]
 
@@ -58,12 +59,27 @@ class Copying:
 class CudaTarget:
     """A device, the stream that copies to it, and pinned memory to copy from."""
 
-    def __init__(self, device: torch.device, layout: Layout, *, pin: bool) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        layout: Layout,
+        *,
+        pin: bool,
+        decoder: JpegDecoder | None = None,
+    ) -> None:
         self.device = device
+        self._decoder = decoder  # of batches that hold JPEGs
+        #: Gives what decodes rows of a batch that the device cannot decode, while that exists.
+        self.refill: Callable[[], Callable[[Batch, list[int]], None] | None] = lambda: None
         self.pin = pin
         self._layout = layout
         self._stream: Any = None
         self.copying = Copying(0, 0.0, 0.0)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether batches may hold JPEGs."""
+        return self._decoder is not None
 
     def settle(self) -> None:
         """Plain "cuda" is the current device from here on: the trainer has chosen it by now."""
@@ -77,22 +93,69 @@ class CudaTarget:
             return _pin(memory)
 
     def send(self, batch: Batch) -> CudaSent:
-        """Order the copy of a batch: uint8 over the bus, the layout is made over there."""
+        """Order the copy of a batch: uint8 or JPEGs over the bus, the layout is made over there."""
+        if batch.encoded is not None and batch.encoded.any():
+            return self._send_encoded(batch)
         host: dict[str, Any] = dict(to_tensors(batch, "BTHWC"))
         if self.pin:
             host["draws"] = host["draws"].pin_memory()  # the one array that is not in the slot
         with torch.cuda.stream(self._stream):
             begun = _event(self._stream, timed=True)
-            there = {
-                name: value.to(self.device, non_blocking=True)
-                if isinstance(value, Tensor)
-                else value
-                for name, value in host.items()
-            }
+            there = self._there(host)
             copied = _event(self._stream, timed=True)
             there["frames"] = in_layout(there["frames"], self._layout).contiguous()
             complete = _event(self._stream)
         return CudaSent(self, there, (begun, copied), complete)
+
+    def _send_encoded(self, batch: Batch) -> CudaSent:
+        """Order the decoding of a batch, by a thread that has nothing else to do meanwhile."""
+        assert self._decoder is not None
+        assert batch.encoded is not None
+        try:
+            frames = self._decoded(batch)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            bad, refill = self._refused(batch), self.refill()
+            if not bad or refill is None:
+                raise
+            refill(batch, bad)  # raises what is wrong with them, or finds others
+            return self.send(batch)
+        host: dict[str, Any] = dict(to_tensors(batch, "BTHWC"))
+        del host["frames"]
+        order = (0, 2, 1, 3, 4) if self._layout == "BCTHW" else (0, 1, 3, 4, 2)
+        with torch.cuda.stream(self._stream):
+            begun = _event(self._stream, timed=True)
+            there = self._there(host)
+            there["frames"] = frames.permute(order).contiguous()
+            complete = _event(self._stream, timed=True)
+        return CudaSent(self, there, (begun, complete), complete)
+
+    def _decoded(self, batch: Batch, rows: slice = slice(None)) -> Tensor:
+        assert self._decoder is not None
+        assert batch.encoded is not None
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            frames = torch.from_numpy(batch.frames[rows])
+            return self._decoder(frames, batch.encoded[rows], self.device)
+
+    def _refused(self, batch: Batch) -> list[int]:
+        """Rows with a JPEG that the device does not decode, tried one by one."""
+        bad = []
+        for row in range(len(batch)):
+            try:
+                self._decoded(batch, slice(row, row + 1))
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                bad.append(row)
+        return bad
+
+    def _there(self, host: dict[str, Any]) -> dict[str, Any]:
+        """Tensors ordered to the device, the rest as it is."""
+        return {
+            name: value.to(self.device, non_blocking=True) if isinstance(value, Tensor) else value
+            for name, value in host.items()
+        }
 
     def count(self, seconds: float, waited: float) -> None:
         """A copy is over."""
@@ -120,11 +183,11 @@ class CudaSent:
             self._count(0.0)
         return over
 
-    def wait(self) -> None:
-        """Return when it is over."""
+    def wait(self, *, held_up: bool = True) -> None:
+        """Return when it is over; whether that holds the consumer up."""
         started = perf_counter()
         self._copied.synchronize()
-        self._count(perf_counter() - started)
+        self._count(perf_counter() - started if held_up else 0.0)
 
     def _count(self, waited: float) -> None:
         if not self._counted:
@@ -144,7 +207,7 @@ class CudaSent:
 
 def _event(stream: Any, *, timed: bool = False) -> Any:
     """An event after all that was queued on a stream so far."""
-    event = _cuda.Event(enable_timing=timed)
+    event = _cuda.Event(enable_timing=timed, blocking=True)  # whoever waits leaves the CPU alone
     event.record(stream)
     return event
 

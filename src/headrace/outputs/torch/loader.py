@@ -14,12 +14,15 @@ What trainers need to know (seen with Lightning 2.6 and accelerate 1.15):
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NoReturn, Self, TypedDict, Unpack, cast, get_args
+from typing import Any, Literal, NoReturn, Self, TypeAlias, TypedDict, Unpack, cast, get_args
+from weakref import WeakMethod
 
 import torch
 
@@ -31,11 +34,19 @@ from headrace.loader.opened import WindowSpec
 from headrace.loader.statistics import LoaderStatistics
 from headrace.outputs.torch.ahead import Ahead, Source
 from headrace.outputs.torch.batch import Layout, TorchBatch, to_tensors
+from headrace.outputs.torch.choice import Choice
 from headrace.outputs.torch.cuda import Copying, CudaTarget, checked_device
+from headrace.outputs.torch.decoded import Decoded
+from headrace.outputs.torch.jpeg import JpegDecoder, device_decoder_missing, refuse_decoding
 from headrace.outputs.torch.ranks import check_process, distributed_rank
 from headrace.reading.local import LocalFiles
+from headrace.sampling.ranks import draws_after
 
-__all__ = ["LoaderOptions", "TorchLoader", "ValidationLoader"]
+__all__ = ["Decode", "LoaderOptions", "TorchLoader", "ValidationLoader"]
+
+Decode: TypeAlias = Literal["cpu", "gpu", "auto"]
+
+_log = logging.getLogger("headrace")
 
 
 class LoaderOptions(TypedDict, total=False):
@@ -72,6 +83,11 @@ class TorchLoader:
     `pin=False`), and each batch is copied, one ahead, on a stream of its own; its tensors are
     contiguous and belong to the consumer.
 
+    `decode="gpu"` hands JPEGs to the device as they are: it decodes and resizes them (nvJPEG, by
+    torchvision), while PNGs are decoded here as ever. Pixels differ from the CPU's by a few levels
+    at most. "auto" lets both decode in turns at first, keeps what made training faster, and says
+    so.
+
     The sequence has no end. With `steps_per_epoch` an iteration ends after so many batches and the
     next one goes on from there; `len` is then known. A state may be taken at any batch; after it
     was loaded the first iteration is the rest of its epoch.
@@ -90,6 +106,7 @@ class TorchLoader:
         layout: Layout = "BCTHW",
         device: str | int | torch.device | None = None,
         pin: bool | None = None,
+        decode: Decode = "cpu",
         steps_per_epoch: int | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
@@ -101,14 +118,30 @@ class TorchLoader:
             )
         self.layout: Layout = layout
         self.steps_per_epoch = steps_per_epoch
-        self._target = _target(device, layout, pin)
+        decoder = _decoder(decode, checked_device(device), options.get("resize", "bilinear"))
+        self._target = _target(device, layout, pin, decoder)
         if self._target is not None and self._target.pin:
             options["lock"] = self._target.lock
         self._rank_given = options.get("rank") is not None
-        self.loader = Loader(mixture, batch_size=batch_size, image_size=image_size, **options)
+        self.loader = Loader(
+            mixture,
+            batch_size=batch_size,
+            image_size=image_size,
+            encoded=decoder is not None,
+            **options,
+        )
+        if self._target is not None:
+            self._target.refill = WeakMethod(self.loader.refill)
+        self._choice: Choice | None = None
+        if decoder is not None and decode == "auto":
+            self._choice = Choice(self.loader.prefetch + 3)
+            self.loader.keep_encoded = self._choice.who == "gpu"
         self._process = os.getpid()
         self._settled = False
-        self._ahead: Ahead | None = None
+        self._ahead: Ahead | Decoded | None = None
+        self._begun = 0  # draws consumed before the first batch of `_ahead`
+        self._handed = 0  # batches handed out since then
+        self._last: float | None = None  # when the last batch was handed out
         self._step = 0  # batches of this epoch so far
         self._resumed = False  # the next iteration goes on at that step
         #: Seconds that the consumer has waited for batches of training so far, copies included.
@@ -151,17 +184,19 @@ class TorchLoader:
         """Where the consumer stands: plain values, the same on every rank."""
         state = self.loader.state_dict()
         settings = self.loader.settings
-        if self._ahead is not None:
-            state["draws"] -= self._ahead.ahead * settings.batch_size * settings.world
+        if self._ahead is not None:  # some batches were taken, and not handed out yet
+            state["draws"] = draws_after(
+                self._begun, self._handed, settings.batch_size, settings.world
+            )
         state["step"] = self._step % self.steps_per_epoch if self.steps_per_epoch else 0
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, also one of `Loader`."""
-        self.loader.load_state_dict(state)
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+        self.loader.load_state_dict(state)
         step = int(state.get("step", 0))
         self._step = step % self.steps_per_epoch if self.steps_per_epoch else 0
         self._resumed = True
@@ -173,11 +208,35 @@ class TorchLoader:
             batch = to_tensors(next(self.loader), self.layout)
         else:
             if self._ahead is None:
-                self._ahead = Ahead(self.loader, self._target.send)
+                self._begun, self._handed = self.loader.state_dict()["draws"], 0
+                self._ahead = self._ahead_of(self.loader)
             batch = next(self._ahead)
-        self.waited_s += perf_counter() - started
+            self._handed += 1
+        now = perf_counter()
+        self.waited_s += now - started
         self._step += 1
+        if isinstance(self._ahead, Decoded) and self.loader.on_batch is not None:
+            self.loader.on_batch(self._ahead.about, now - started)
+        if self._choice is not None:
+            self._choose(now)
         return batch
+
+    def _ahead_of(self, source: Loader) -> Ahead | Decoded:
+        assert self._target is not None
+        if self._target.decodes:
+            return Decoded(WeakMethod(source.take), self._target.send)
+        return Ahead(source, self._target.send)
+
+    def _choose(self, now: float) -> None:
+        """Who decodes, by how training gets on."""
+        assert self._choice is not None
+        if self._last is not None:
+            settled = self._choice.add(self.batch_size, now - self._last)
+            self.loader.keep_encoded = self._choice.who == "gpu"
+            if settled:
+                _log.warning("%s", self._choice.said())
+                self._choice = None
+        self._last = now
 
     # -- the rest ------------------------------------------------------------------------------
 
@@ -195,9 +254,11 @@ class TorchLoader:
 
     def close(self) -> None:
         """End the threads and give the memory back."""
-        if self._ahead is not None:
+        if isinstance(self._ahead, Ahead):
             self._ahead.close()
         self.loader.close()
+        if isinstance(self._ahead, Decoded):
+            self._ahead.close()  # after the loader: its thread may wait for a batch
 
     def __enter__(self) -> Self:
         return self
@@ -227,7 +288,11 @@ class TorchLoader:
 
     def _validation_pass(self, limit_batches: int | None) -> Iterator[TorchBatch]:
         self._settle()
+        if isinstance(self._ahead, Decoded) and self.loader.validation_rewinds:
+            self.load_state_dict(self.state_dict())  # nobody may take batches meanwhile
         batches = self.loader.validation(limit_batches)
+        if self._target is not None and self._target.decodes:
+            return Decoded(lambda: partial(next, batches), self._target.send)
         if self._target is not None:
             return Ahead(cast(Source, batches), self._target.send)
         return _Tensors(batches, self.layout)
@@ -276,11 +341,14 @@ class _Tensors(Iterator[TorchBatch]):
 
 
 def _target(
-    device: str | int | torch.device | None, layout: Layout, pin: bool | None
+    device: str | int | torch.device | None,
+    layout: Layout,
+    pin: bool | None,
+    decoder: JpegDecoder | None,
 ) -> CudaTarget | None:
     found = checked_device(device)
     if found is not None:
-        return CudaTarget(found, layout, pin=pin is not False)
+        return CudaTarget(found, layout, pin=pin is not False, decoder=decoder)
     if pin:
         # A copy from pinned memory that the consumer orders may outlive the batch, and with it the
         # slot's lease: only we know when our own copies are done.
@@ -288,4 +356,19 @@ def _target(
             "pin is for batches that the loader copies to a CUDA device itself",
             remedy="Give device='cuda', or leave pin out",
         )
+    return None
+
+
+def _decoder(decode: Decode, device: torch.device | None, filter: str) -> JpegDecoder | None:
+    """What decodes JPEGs on the device, if that was asked for."""
+    if decode not in get_args(Decode):
+        raise UsageError(f"decode is {decode!r}", remedy="Give cpu, gpu or auto")
+    if decode == "cpu":
+        return None
+    missing = device_decoder_missing(device, filter)
+    if missing is None:
+        return JpegDecoder(filter)
+    if decode == "gpu":
+        raise refuse_decoding(missing)
+    _log.warning("decode: the CPU decodes (%s)", missing)
     return None
