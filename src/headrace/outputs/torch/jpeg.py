@@ -24,6 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
+from torch.utils.dlpack import from_dlpack
 
 from headrace.errors import UsageError
 
@@ -111,7 +112,7 @@ def _cut(flat: Tensor, lengths: NDArray[np.int32], rows: NDArray[np.int64]) -> l
     """The first bytes of rows, in one call: Python's lock is wanted by the training step."""
     room = flat.shape[1]
     pieces = np.stack([lengths, room - lengths], axis=1).reshape(-1).tolist()
-    cut = flat.view(-1).split(pieces)
+    cut = torch.split_with_sizes(flat.view(-1), pieces)
     return [cut[2 * row] for row in rows.tolist()]
 
 
@@ -147,7 +148,7 @@ def _nvimgcodec() -> Decode:
         found = decoders[number].decode([image.numpy() for image in images], cuda_stream=stream)
         if any(image is None for image in found):
             raise RuntimeError("nvImageCodec refused a JPEG")
-        return [torch.from_dlpack(image) for image in found]
+        return [from_dlpack(image) for image in found]
 
     return decode
 
