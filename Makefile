@@ -22,7 +22,7 @@ $(VENV)/.core: pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.core constraints-dev.txt
-	$(PIP) install -c constraints-dev.txt hypothesis mypy pytest ruff
+	$(PIP) install -c constraints-dev.txt hypothesis mypy pytest pytest-xdist ruff
 	touch $@
 
 $(VENV)/.tf: $(VENV)/.dev
@@ -33,7 +33,8 @@ demo: $(VENV)/.core
 	PATH="$(BIN):$$PATH" sh docs/demo.sh
 
 test: $(VENV)/.tf
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m 'not alone' -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m alone
 
 check: $(VENV)/.tf
 	$(BIN)/ruff check .

@@ -7,7 +7,33 @@ import pytest
 
 from headrace.testing import synthesize
 
+#: Rooms and modules whose tests look at times, memory or signals: they need the machine to
+#: themselves, all others may run beside each other (`make test`).
+ALONE = (
+    "cli",
+    "engine",
+    "loader/test_faults.py",
+    "loader/test_memory.py",
+    "loader/test_processes.py",
+    "measure/test_bench.py",
+    "measure/test_limit.py",
+    "measure/test_peers.py",
+    "measure/test_tfdata.py",
+    "tuning/test_doctor.py",
+    "tuning/test_doctor_provoked.py",
+    "tuning/test_study.py",
+    "tuning/test_trial.py",
+    "tuning/test_tune.py",
+)
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "bridge_dataset" / "1.0.0"
+
+
+def pytest_collection_modifyitems(items):
+    here = Path(__file__).parent
+    for item in items:
+        path = item.path.relative_to(here)
+        if path.as_posix() in ALONE or path.parts[0] in ALONE:
+            item.add_marker("alone")
 
 
 @pytest.fixture(autouse=True)
