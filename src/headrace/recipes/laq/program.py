@@ -149,7 +149,7 @@ def _train(
         ProgressLine(logging.print_every),
         Throughput(logging.every),
         DatasetUsage(logging.print_every),
-        BatchMix(run.path, warmup=min(8, (training.steps - begins) // 4)),
+        BatchMix(run.path, warmup=min(8, (training.steps - begins) * training.accumulate // 4)),
         Memory(logging.print_every, folder=run.path),
         doctor,
         *_made_elsewhere(plan, run),
