@@ -59,10 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train; 0 if it came to its end."""
-    try:
-        from headrace.recipes.training.compose import compose
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
+    from headrace.recipes.training.compose import compose
+
     if args.list or not args.overrides:
         return _list(args.config_dir)
     try:
@@ -87,7 +85,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"headrace train: {ended.cause}", file=sys.stderr)
         return 1
     if ended.status == "interrupted":
-        _say_how_to_continue(args, ended)
+        if ended.result:  # else this is not the first rank
+            _say_how_to_continue(args, ended)
         return 130
     return 0
 

@@ -18,6 +18,7 @@ import headrace.recipes.laq.program as program  # noqa: E402
 from headrace.cli.main import main  # noqa: E402
 from headrace.recipes.laq import LossWatch  # noqa: E402
 from headrace.testing import synthesize  # noqa: E402
+from headrace.tuning.program import figures_left_in  # noqa: E402
 
 NAMES = ("berkeley_cable_routing", "columbia_cairlab_pusht_real")
 
@@ -119,16 +120,22 @@ def test_a_run_leaves_its_folder_result_profile_verdict_and_report(train):
     assert result["batches"] == 9  # of 12: but for those of the warm-up
     assert result["steps_per_s"] == pytest.approx(result["batches_per_s"] / 2)
     assert result["samples_per_s"] == pytest.approx(4 * result["batches_per_s"])
-    assert result["best_val_loss"] == pytest.approx(min(map(float, losses(run, "val/loss").values())))
+    assert result["best_val_loss"] == pytest.approx(
+        min(map(float, losses(run, "val/loss").values()))
+    )
     assert 0 <= result["loader_share"] <= 1
-    assert {n: round(s["asked"], 3) for n, s in result["mixture"].items()} == dict.fromkeys(NAMES, 0.5)
+    assert {n: round(s["asked"], 3) for n, s in result["mixture"].items()} == dict.fromkeys(
+        NAMES, 0.5
+    )
     assert sum(share["served"] for share in result["mixture"].values()) == pytest.approx(1)
     profile = json.loads((run / "profiles" / "profile.json").read_text())
     assert profile["steps"] == 11
     assert sum(profile["shares"].values()) == pytest.approx(1)
     assert all(profile["seconds"][name] > 0 for name in profile["seconds"])
     line = next(line for line in said.out.splitlines() if line.startswith("profile of 11 steps: "))
-    assert [word for word in line.split(": ")[1].split() if word.isalpha()] == list(profile["shares"])
+    assert [word for word in line.split(": ")[1].split() if word.isalpha()] == list(
+        profile["shares"]
+    )
     assert (run / "profiles" / "profile.txt").read_text() == line + "\n"
     assert "traceEvents" in json.loads((run / "profiles" / "trace.json").read_text())
     verdict = (run / "doctor.txt").read_text()
@@ -186,7 +193,9 @@ def test_after_kill_9_a_resumed_run_has_the_losses_of_the_uninterrupted_one(word
     code, _, said = train(f"training.steps={saved + 8}", *other)
     assert code == 2
     assert "model.dim was 32, is 64; model.heads was 2, is 4" in said.err
-    code, _, said = train(f"training.steps={saved + 8}", "training.lr=5e-3", f"training.resume={run}")
+    code, _, said = train(
+        f"training.steps={saved + 8}", "training.lr=5e-3", f"training.resume={run}"
+    )
     assert code == 2
     assert "training.lr was 0.001, is 0.005" in said.err
     assert "training.init_from=" in said.err
@@ -279,6 +288,16 @@ def test_missing_teachers_are_named_and_trained_without(train):
     assert code == 0, said.err
     assert "note: dino_weights: there is no file /nowhere/dino.pt: training with" in said.out
     assert result_of(run)["status"] == "complete"
+
+
+def test_a_row_of_a_study_is_archived_where_the_study_says(words, tmp_path, monkeypatch):
+    folder = tmp_path / "row"
+    monkeypatch.setenv("HEADRACE_RUN", str(folder))
+    assert main(words("training.steps=4")) == 0
+    figures = figures_left_in(folder)
+    assert figures["samples_per_s"] == result_of(folder)["samples_per_s"] > 0
+    assert figures["loader_share"] is not None
+    assert not (tmp_path / "runs").exists()
 
 
 def test_weights_alone_can_be_taken_over(train):

@@ -213,12 +213,12 @@ def _train(
             )
         if not noted.began and resume is not None and resume.folder is not None:
             raise error from caught  # the run that was to go on is as it was
+    cause = str(error) if error is not None else None
     if not run.first:
-        return Ended(status, run.path, {})
+        return Ended(status, run.path, {}, cause)
 
     # Result.
     step = trainer.global_step
-    cause = str(error) if error is not None else None
     if status == "interrupted":
         cause = f"stopped at step {step:,}"
     val_loss = trainer.callback_metrics.get("val/loss")

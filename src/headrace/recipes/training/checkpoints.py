@@ -50,24 +50,21 @@ class LastCheckpoint(Checkpoint):
     """Writes `last.ckpt` every so many steps or minutes, after the last step, and on Ctrl-C.
 
     The first Ctrl-C (or SIGTERM) ends the run after the step under way; `stopped` says so. The
-    second one ends it at once. With several ranks the first one's clock and signals count, looked
-    at every `every_n_batches` batches, because all must save and stop at the same step.
+    second one ends it at once. With several ranks the first one's clock and signals count, asked
+    for every `look` steps, because all must save and stop at the same step.
     """
 
-    def __init__(
-        self, file: Path, *, every_n_steps: int, minutes: float, every_n_batches: int = 10
-    ) -> None:
+    def __init__(self, file: Path, *, every_n_steps: int, minutes: float, look: int = 10) -> None:
         self._file = file
-        self._every, self._seconds, self._look = every_n_steps, 60 * minutes, every_n_batches
-        self._saved_at, self._saved_step = monotonic(), -1
+        self._every, self._seconds, self._look = every_n_steps, 60 * minutes, look
+        self._saved_at, self._step = monotonic(), 0
         self._asked = False
         self._before: dict[int, Any] = {}
         self.stopped = False  #: a signal has ended the run
-        self.step = 0  #: of the last checkpoint of this process
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """From now on there are steps to wait for the end of."""
-        self._saved_at, self._saved_step = monotonic(), trainer.global_step
+        self._saved_at, self._step = monotonic(), trainer.global_step
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._on_signal)
 
@@ -81,17 +78,16 @@ class LastCheckpoint(Checkpoint):
     ) -> None:
         """Save if it is time; stop if a person or a cluster wants that."""
         step = trainer.global_step
-        timely = monotonic() - self._saved_at > self._seconds
+        if step == self._step:
+            return  # gradients of several batches are summed up: a checkpoint would lack them
+        self._step = step
+        timely, stop = monotonic() - self._saved_at > self._seconds, self._asked
         if trainer.world_size > 1:
-            if (batch_idx + 1) % self._look:
-                timely, stop = False, False
-            else:
-                timely, stop = trainer.strategy.broadcast((timely, self._asked))
-        else:
-            stop = self._asked
-        ends = step == trainer.max_steps
-        if step != self._saved_step and (step % self._every == 0 or timely or stop or ends):
-            self._save(trainer, step)
+            asks = step % self._look == 0
+            timely, stop = trainer.strategy.broadcast((timely, stop)) if asks else (False, False)
+        if step % self._every == 0 or timely or stop or step == trainer.max_steps:
+            trainer.save_checkpoint(self._file)
+            self._saved_at = monotonic()
         if stop:
             self.stopped = True
             trainer.limit_val_batches = 0  # else Lightning validates before it stops
@@ -107,11 +103,7 @@ class LastCheckpoint(Checkpoint):
         """The same."""
         self._restore()
 
-    def _save(self, trainer: Trainer, step: int) -> None:
-        trainer.save_checkpoint(self._file)
-        self._saved_at, self._saved_step, self.step = monotonic(), step, step
-
-    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         if self._asked:
             raise KeyboardInterrupt
         self._asked = True

@@ -21,7 +21,7 @@ from lightning.pytorch.loggers import Logger
 
 __all__ = ["WandbChoice", "tensorboard_logger", "wandb_logger", "wandb_mode"]
 
-_HOST = "api.wandb.ai"
+_ADDRESS = "https://api.wandb.ai"
 _SECONDS = 3.0  # to reach it; not measured
 
 
@@ -49,7 +49,10 @@ class WandbChoice:
 
 
 def wandb_mode(
-    asked: str | None, environment: Mapping[str, str], reachable: Callable[[str], bool]
+    asked: str | None,
+    environment: Mapping[str, str],
+    reachable: Callable[[str], bool],
+    address: str = _ADDRESS,
 ) -> tuple[str, str]:
     """online, offline or disabled, and why; the network is tried only if it matters.
 
@@ -60,7 +63,7 @@ def wandb_mode(
         return asked, "as asked"
     if given := environment.get("WANDB_MODE"):
         return ("disabled" if given in ("disabled", "dryrun") else given), "WANDB_MODE"
-    host = environment.get("WANDB_BASE_URL", f"https://{_HOST}").split("://")[-1].split("/")[0]
+    host = environment.get("WANDB_BASE_URL", address).split("://")[-1].split("/")[0]
     if not environment.get("WANDB_API_KEY") and not _has_login(environment, host):
         return "offline", "no API key: `wandb login`, or WANDB_API_KEY"
     if not reachable(host):
@@ -75,38 +78,45 @@ def wandb_logger(
     if find_spec("wandb") is None:
         tell("Weights & Biases is not installed (pip install wandb): going on without it")
         return None
-    mode, why = wandb_mode(choice.mode, os.environ, _reachable)
+    import wandb  # type: ignore[import-not-found,unused-ignore]
+
+    address = str(getattr(wandb.Settings(), "base_url", _ADDRESS))
+    mode, why = wandb_mode(choice.mode, os.environ, _reachable, address)
     for tried in dict.fromkeys((mode, "offline")):
+        # A resumed run goes on under its name; one that failed to start holds it.
+        name = folder.name if tried == mode else None
         try:
-            logger = _started(choice, folder, config, tried)
+            logger = _started(choice, folder, config, tried, name)
         except Exception as error:  # a service that does not start must not end a training run
-            tell(f"Weights & Biases ({tried}) does not start: {' '.join(str(error).split())}")
+            words = " ".join(str(error).split())
+            tell(f"Weights & Biases does not start {tried}: {words}")
+            why = f"it does not start {tried}"
             continue
         if tried == "offline":
-            tell(
-                f"Weights & Biases offline ({why}); later: wandb sync {folder / 'wandb'}/offline-*"
-            )
+            tell(f"Weights & Biases offline ({why})")
+            tell(f"later: wandb sync {folder / 'wandb'}/offline-*")
         return logger
     tell("going on without Weights & Biases")
     return None
 
 
-def _started(choice: WandbChoice, folder: Path, config: Mapping[str, Any], mode: str) -> Logger:
+def _started(
+    choice: WandbChoice, folder: Path, config: Mapping[str, Any], mode: str, name: str | None
+) -> Logger:
     import wandb  # type: ignore[import-not-found,unused-ignore]
     from lightning.pytorch.loggers import WandbLogger
 
-    settings = wandb.Settings(init_timeout=30, console="off", silent=True)
     run = wandb.init(
         project=choice.project,
         entity=choice.entity,
         name=choice.name,
-        id=folder.name.replace("/", "_"),  # a resumed run goes on under its name
+        id=name,
         resume="allow" if mode == "online" else None,
         dir=str(folder),
         mode=mode,
         tags=list(choice.tags),
         config=dict(config),
-        settings=settings,
+        settings=wandb.Settings(init_timeout=30, console="off", silent=True),
     )
     return WandbLogger(experiment=run, save_dir=str(folder))
 
