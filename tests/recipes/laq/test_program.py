@@ -282,6 +282,20 @@ def test_checkpoints_that_are_damaged_or_of_something_else_are_named(train, tmp_
     assert "is no checkpoint of a training run: it lacks 'global_step'" in said.err
 
 
+def test_what_lightning_or_the_data_refuse_is_said_in_a_line(train, tmp_path):
+    code, _, said = train("training.precision=bf17")
+    assert code == 2
+    assert "Lightning refuses the training options" in said.err
+    code, run, said = train("data.mixture=oxe29", f"data.root={tmp_path / 'none'}")
+    assert code == 2
+    assert "Traceback" not in said.err
+    assert result_of(run)["status"] == "failed"
+    if not torch.cuda.is_available():
+        code, _, said = train("training.accelerator=cuda")
+        assert code == 2
+        assert "torch sees no CUDA device" in said.err
+
+
 def test_missing_teachers_are_named_and_trained_without(train):
     asked = ["model.features=dino", "model.dino_weights=/nowhere/dino.pt", "training.steps=1"]
     code, run, said = train(*asked)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from dataclasses import asdict, fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, UsageError
 from headrace.outputs.lightning import (
     BatchMix,
     DatasetUsage,
@@ -27,13 +26,14 @@ from headrace.outputs.lightning import (
 )
 from headrace.outputs.lightning.callbacks.loading import find_loader
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
-from headrace.recipes.laq.config import LaqConfig
 from headrace.recipes.laq.flops import step_flops
 from headrace.recipes.laq.model import trainable_parameters
 from headrace.recipes.laq.options import LaqRun
+from headrace.recipes.laq.taken_over import check_resumed, take_weights
 from headrace.recipes.laq.task import LaqTask
-from headrace.recipes.training.checkpoint_file import CheckpointFile, check_same
+from headrace.recipes.training.checkpoint_file import CheckpointFile
 from headrace.recipes.training.checkpoints import LastCheckpoint, WholeCheckpoints
+from headrace.recipes.training.devices import Devices
 from headrace.recipes.training.failures import explained
 from headrace.recipes.training.loggers import WandbChoice, tensorboard_logger, wandb_logger
 from headrace.recipes.training.metrics_file import EveryLoss, MetricsFile
@@ -46,12 +46,6 @@ from headrace.recipes.training.seeded_steps import SeededSteps
 from headrace.recipes.training.verdict import DoctorWatch
 
 __all__ = ["train"]
-
-#: Keys of the model that its weights do not depend on.
-_FREE = {"dino_weights", "flow_weights", "teachers_required", "code_std"}
-_FREE |= {"replacement", "replace_below", "replace_noise"}
-#: Keys that a checkpoint's optimizer brings back: new values would be ignored.
-_KEPT = ("lr", "betas", "weight_decay")
 
 
 def train(plan: LaqRun) -> Ended:
@@ -66,21 +60,26 @@ def train(plan: LaqRun) -> Ended:
         if source.step >= plan.training.steps and found.get("status") == "complete":
             print(f"{resume.folder} has its {source.step:,} steps: nothing is left to train")
             return Ended("complete", resume.folder, found)
-    torch.manual_seed(plan.training.seed)
-    task, notes = _task(plan)
+    asked = plan.training
+    devices = Devices.choose(
+        asked.accelerator, asked.devices, asked.nodes, asked.strategy, asked.precision
+    )
+    torch.manual_seed(asked.seed)
+    task, notes = _task(plan, devices.precision)
     if source is not None:
-        _check_resumed(source, task)
-    if plan.training.init_from is not None:
-        _take_weights(task, plan.training.init_from)
+        check_resumed(source, task)
+    if asked.init_from is not None:
+        take_weights(task, asked.init_from)
     go_on = None if resume is None else resume.folder
     run = RunFolder.begin(Path(plan.logging.runs), plan.name, plan.config(), go_on)
     with said_and_kept(run.log if run.first else None):
-        return _train(plan, run, task, notes, resume, source)
+        return _train(plan, run, devices, task, notes, resume, source)
 
 
 def _train(
     plan: LaqRun,
     run: RunFolder,
+    devices: Devices,
     task: LaqTask,
     notes: list[str],
     resume: Resume | None,
@@ -89,6 +88,7 @@ def _train(
     training, logging = plan.training, plan.logging
     tell = print if run.first else _tell_nobody
     begins = source.step if source is not None else 0
+    go_on = resume is not None and resume.folder is not None
 
     # Data: what there is no root for is generated; the image size is the model's.
     size = plan.model.image_size
@@ -101,16 +101,8 @@ def _train(
     options = {"seed": training.seed, **plan.data.loader.given()}
     data = HeadraceDataModule(mixture, image_size=size, **options)
 
-    # Device.
-    cuda = training.accelerator != "cpu" and torch.cuda.is_available()
-    precision = _precision(training.precision, cuda)
-    devices = 1 if training.devices == -1 and not cuda else training.devices
-    strategy = training.strategy
-    if strategy == "auto" and (devices != 1 or training.nodes > 1):
-        strategy = "ddp"
-
     tell(f"run: {run.path}")
-    tell(_about(plan, task, precision, mixture_size=len(mixture.active), root=root))
+    tell(_about(plan, task, devices, mixture_size=len(mixture.active), root=root))
     for note in notes:
         tell(f"note: {note}")
     if source is not None:
@@ -127,7 +119,9 @@ def _train(
     profile = StepProfile(run.profiles)
     losses = EveryLoss(metrics, logging.every)
     noted = _Noted(run.path)
-    peak = training.peak_flops or (peak_flops(torch.cuda.get_device_name()) if cuda else None)
+    peak = training.peak_flops or (
+        peak_flops(torch.cuda.get_device_name()) if devices.cuda else None
+    )
     doctor = DoctorWatch(
         run.path,
         flops_per_step=step_flops(task.model.config, batch).total,
@@ -167,12 +161,12 @@ def _train(
         )
         callbacks.append(best)
 
-    trainer = Trainer(
-        accelerator="cuda" if cuda else "cpu",
-        devices=devices,
-        num_nodes=training.nodes,
-        strategy=strategy,
-        precision=precision,  # type: ignore[arg-type]
+    trainer = _trainer(
+        accelerator=devices.accelerator,
+        devices=devices.count,
+        num_nodes=devices.nodes,
+        strategy=devices.strategy,
+        precision=devices.precision,
         max_steps=training.steps,
         max_epochs=-1,
         accumulate_grad_batches=training.accumulate,
@@ -211,7 +205,7 @@ def _train(
                 f"training failed: {type(caught).__name__}: {caught}",
                 remedy=f"The traceback is in {run.log}",
             )
-        if not noted.began and resume is not None and resume.folder is not None:
+        if not noted.began and go_on:
             raise error from caught  # the run that was to go on is as it was
     cause = str(error) if error is not None else None
     if not run.first:
@@ -239,7 +233,7 @@ def _train(
             "steps": step,
             "resumed_from": checkpoint,
             "parameters": trainable_parameters(task.model),
-            "precision": precision,
+            "precision": devices.precision,
             "train_loss": losses.latest,
             "val_loss": None if val_loss is None else float(val_loss),
             "best_val_loss": score,
@@ -250,6 +244,8 @@ def _train(
             "provenance": bad[-1] if bad else None,
         },
     )
+    if error is not None and not noted.began:
+        raise error
     if training.profiler != "none" and profile.steps:
         tell(profile.line)
     if doctor.text and status != "failed":
@@ -279,58 +275,13 @@ class _Noted(Callback):
         self.asked = {} if loader is None else dict(loader.statistics().asked)
 
 
-def _task(plan: LaqRun) -> tuple[LaqTask, list[str]]:
+def _task(plan: LaqRun, precision: str) -> tuple[LaqTask, list[str]]:
     """The model, and which teachers it does without."""
-    cuda = plan.training.accelerator != "cpu" and torch.cuda.is_available()
-    precision = _precision(plan.training.precision, cuda)
     config = plan.training.config(plan.data.loader.batch_size, precision)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         task = LaqTask(plan.model, config, compile=plan.training.compile)
     return task, [str(each.message) for each in caught]
-
-
-def _precision(asked: str, cuda: bool) -> str:
-    if asked == "auto":
-        return "bf16-mixed" if cuda else "32-true"
-    return asked
-
-
-def _check_resumed(source: CheckpointFile, task: LaqTask) -> None:
-    _check_model(source, task)
-    check_same(
-        source.path,
-        source.config.get("training", {}),
-        asdict(task.training_config),
-        group="training",
-        keys=_KEPT,
-        remedy="A resumed optimizer keeps its values: give them, or begin a run with these "
-        f"weights (training.init_from={source.path})",
-    )
-
-
-def _check_model(source: CheckpointFile, task: LaqTask) -> None:
-    check_same(
-        source.path,
-        source.config.get("model", {}),
-        asdict(task.model.config),
-        group="model",
-        keys=[each.name for each in fields(LaqConfig) if each.name not in _FREE],
-        remedy="Give the values it was trained with",
-    )
-
-
-def _take_weights(task: LaqTask, path: str) -> None:
-    """Weights only: of a run of this recipe, or an average of them."""
-    source = CheckpointFile.read(Path(path), "training.init_from")
-    _check_model(source, task)
-    try:
-        task.load_state_dict(dict(source.weights))
-    except RuntimeError as error:
-        raise HeadraceError(
-            f"training.init_from: the weights of {path} do not fit: {' '.join(str(error).split())}",
-            remedy="Give a checkpoint of the same model",
-        ) from None
 
 
 def _more_loggers(plan: LaqRun, run: RunFolder, tell: Any) -> list[Logger]:
@@ -358,8 +309,18 @@ def _made_elsewhere(plan: LaqRun, run: RunFolder) -> list[Callback]:
     return made
 
 
+def _trainer(**options: Any) -> Trainer:
+    try:
+        return Trainer(**options)
+    except Exception as error:  # Lightning's own and ValueErrors: names it does not know
+        raise UsageError(
+            f"Lightning refuses the training options: {' '.join(str(error).split())}",
+            remedy="Correct training.precision, devices or strategy",
+        ) from None
+
+
 def _about(
-    plan: LaqRun, task: LaqTask, precision: str, *, mixture_size: int, root: Path | None
+    plan: LaqRun, task: LaqTask, devices: Devices, *, mixture_size: int, root: Path | None
 ) -> str:
     size, batch = plan.model.image_size, plan.data.loader.batch_size
     times = f" x {plan.training.accumulate}" if plan.training.accumulate > 1 else ""
@@ -367,7 +328,7 @@ def _about(
     return (
         f"data: {mixture_size} sources{where}; batch {batch}{times} of {size} x {size}\n"
         f"model: {plan.preset}, {trainable_parameters(task.model) / 1e6:.1f} M parameters, "
-        f"{precision}; {plan.training.steps:,} steps"
+        f"{devices.precision} on {devices.accelerator}; {plan.training.steps:,} steps"
     )
 
 

@@ -32,12 +32,10 @@ class MetricsFile(Logger):
     def __init__(self, folder: Path, *, first_step: int = 0, write: bool = True) -> None:
         super().__init__()
         self._folder, self._file, self._write = folder, folder / "metrics.csv", write
+        self._first = first_step
         self._rows: dict[int, dict[str, Any]] = {}
-        self._columns: list[str] = []
+        self._columns: list[str] = []  # none: nothing was written yet
         self._written = monotonic()
-        if write and self._file.exists():
-            rows = [row for row in self._read() if int(row["step"]) < first_step]
-            self._replace(rows)
 
     @property
     def name(self) -> str:
@@ -74,16 +72,19 @@ class MetricsFile(Logger):
         rows = [self._rows[step] for step in sorted(self._rows)]
         self._rows = {}
         names = dict.fromkeys(name for row in rows for name in row)
-        if all(name in self._columns for name in names) and self._file.exists():
+        if self._columns and all(name in self._columns for name in names):
             with self._file.open("a", newline="") as file:
                 csv.DictWriter(file, self._columns).writerows(rows)
-        else:
-            self._replace([*self._read(), *rows])
+            return
+        kept = self._read()
+        if not self._columns:  # of the run that goes on
+            kept = [row for row in kept if int(row["step"]) < self._first]
+        self._replace([*kept, *rows])
 
     def finalize(self, status: str) -> None:
         """Write the rest, the values of one step in one row."""
         self.save()
-        if self._write and self._file.exists():
+        if self._columns:
             self._replace(self._read())
 
     def _read(self) -> list[dict[str, Any]]:
