@@ -24,6 +24,7 @@ class MadeData:
     only: tuple[str, ...]  #: registry names
     episodes: int = 32  #: of each
     seed: int = 0
+    preset: str = "oxe29"
     max_steps: int | None = None  #: of an episode
 
     def folder(self) -> Path:
@@ -41,6 +42,7 @@ class MadeData:
             aside.mkdir(parents=True)
             synthesize(
                 aside,
+                preset=self.preset,
                 only=self.only,
                 episodes=self.episodes,
                 seed=self.seed,
