@@ -27,7 +27,7 @@ LEVELS = {
     "measure": 8,
     "tuning": 9,
     "recipes": 10,
-    "testing": 10,
+    "testing": 9,
     "cli": 11,
     "__init__": 12,
     "__main__": 12,

@@ -42,6 +42,7 @@ def planned(values, *overrides, cpus=64):
         ({"runs": [{"label": "x"}], "seconds": "many"}, "seconds is 'many'"),
         ({"runs": [{"label": "x"}], "seconds": 3, "steps": 3}, "seconds is 3 and steps is 3"),
         ({"runs": [{"label": "x"}], "mixture": None}, "mixture is missing"),
+        ({"runs": [{"label": "x"}], "train": "laq_debug"}, "train and mixture"),
     ],
 )
 def test_an_error_names_the_key_and_the_value(values, words):
@@ -183,3 +184,22 @@ def test_a_mixture_beside_the_study_is_found(tmp_path):
     study = read_study(tmp_path / "s.yaml")
     assert (study.name, study.baseline) == ("s", "a")
     assert len(plan(study, cpus=1)[0].job.mixture.sources) == 1
+
+
+def test_rows_of_a_training_study_are_runs_of_the_command():
+    study = study_from(
+        {
+            "train": "laq_debug",
+            "overrides": ["training.steps=50"],
+            "ladder": [
+                {"label": "fast", "change": "training.lr=3e-3"},
+                {"label": "fewer", "sources": 2},
+            ],
+        }
+    )
+    baseline, fast, fewer = plan(study, ["data.root=/x"], cpus=64)
+    common = ("train", "experiment=laq_debug", "training.steps=50", "data.root=/x")
+    assert baseline.command[-4:] == common
+    assert fast.command[-5:] == (*common, "training.lr=3e-3")
+    assert fast.backend == "train"
+    assert fewer.known[0] == "invalid configuration"

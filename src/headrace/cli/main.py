@@ -21,6 +21,7 @@ _COMMANDS = (
     "study",
     "tune",
     "doctor",
+    "train",
     "report",
 )
 _DESCRIPTION = """\
@@ -37,6 +38,7 @@ It reads RLDS datasets as TFDS wrote them, without TensorFlow. Start here:
   headrace study cpu_sweep root=oxe   many runs under a memory guard: a table, a decision
   headrace doctor oxe29 root=oxe      what limits it, and what to change
   headrace tune oxe29 root=oxe --backend tfdata   the fastest options of a backend, and why
+  headrace train experiment=laq_debug   a model on generated data, on a CPU, in two minutes
   headrace report RUN ...             plots of a benchmark or training run; several compared
 """
 _EPILOG = """\

@@ -106,7 +106,8 @@ def read_run(folder: Path) -> Run:
         memory=memory,
         config=config,
         machine=machine,
-        log=read_text(folder / "log.txt", tail=_LOG_LINES),
+        log=read_text(folder / "log.txt", tail=_LOG_LINES)
+        or read_text(folder / "train.log", tail=_LOG_LINES),
         problems=tuple(p for p in (wrong, batch_lines.problem, memory_lines.problem) if p),
     )
 

@@ -26,7 +26,7 @@ from headrace.outputs.lightning.progress import (
     takes_iterator,
 )
 from headrace.outputs.torch import Layout, TorchBatch, TorchLoader, ValidationLoader
-from headrace.outputs.torch.loader import LoaderOptions
+from headrace.outputs.torch.loader import Decode, LoaderOptions
 from headrace.reading.local import shared_files
 
 __all__ = ["HeadraceDataModule", "TrainingBatches"]
@@ -60,6 +60,7 @@ class HeadraceDataModule(LightningDataModule):
         layout: str = "BCTHW",
         device: str | int | torch.device | None = "auto",
         pin: bool | None = None,
+        decode: Decode = "cpu",
         steps_per_epoch: int | None = None,
         **options: Unpack[LoaderOptions],
     ) -> None:
@@ -75,7 +76,7 @@ class HeadraceDataModule(LightningDataModule):
         self.image_size = image_size
         self.layout = cast(Layout, layout.upper())
         self.steps_per_epoch = steps_per_epoch
-        self._device, self._pin, self._options = device, pin, options
+        self._device, self._pin, self._decode, self._options = device, pin, decode, options
         self._loader: TorchLoader | None = None
         self._state: dict[str, Any] = {}  # of the loader, where this run began
         self._loaded = False  # that state came from a checkpoint
@@ -189,6 +190,7 @@ class HeadraceDataModule(LightningDataModule):
             layout=self.layout,
             device=None if device == "auto" else device,
             pin=self._pin,
+            decode=self._decode,
             **options,
         )
 

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from headrace.errors import UsageError
 from headrace.outputs.torch import TorchBatch
 from headrace.recipes.laq.config import LaqConfig, TrainingConfig
+from headrace.recipes.laq.loss_watch import LossWatch
 from headrace.recipes.laq.model import Laq, LaqOutput
 from headrace.recipes.laq.nsvq import replacement_due
 from headrace.recipes.laq.optimizer import make_optimizer, make_schedule
-from headrace.recipes.laq.provenance import LossWatch
 
 try:
     import lightning  # type: ignore[import-not-found,unused-ignore]
@@ -34,6 +34,20 @@ __all__ = ["LOG_EVERY", "LaqTask"]
 
 #: Steps between two values of all that is logged but the loss.
 LOG_EVERY = 10
+
+
+class _Upkeep(lightning.Callback):  # type: ignore[misc,unused-ignore]
+    """Upkeep of the codebook, after the optimizer's step and never in validation."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The step that a checkpoint was saved at has had its upkeep."""
+        pl_module.keep_up(begins=True)
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """A batch is over, and perhaps a step."""
+        pl_module.keep_up()
 
 
 class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
@@ -65,7 +79,7 @@ class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
         )
         if compile:
             self.model.compile_blocks()
-        self._folder = folder
+        self.folder = folder  #: for the samples of a bad loss
         self._watch: LossWatch | None = None
         self._replaced = 0  # codes replaced since that was logged
         self._upkept = 0
@@ -87,10 +101,18 @@ class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
             self.log("train/lr", self._lr(), batch_size=size)
         return output.loss
 
-    def on_train_batch_end(self, *_: Any) -> None:
-        """Upkeep of the codebook, after the optimizer's step and never in validation."""
+    def configure_callbacks(self) -> list[Any]:
+        """Upkeep as a callback, because those of checkpoints come last: what they save is kept up.
+
+        A hook of the module would run after them, and a resumed run would lack a replacement.
+        """
+        return [_Upkeep()]
+
+    def keep_up(self, *, begins: bool = False) -> None:
+        """Replace little-used codes when it is time, once after each step of the optimizer."""
         step = self.global_step
-        if step != self._upkept and replacement_due(step, self.model.config.replacement):
+        due = replacement_due(step, self.model.config.replacement)
+        if due and step != self._upkept and not begins:
             self._replaced += self.model.nsvq.replace().replaced
         self._upkept = step  # a step may have several batches
 
@@ -144,5 +166,5 @@ class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
 
     def _watcher(self) -> LossWatch:
         if self._watch is None:
-            self._watch = LossWatch(self._folder or self.trainer.default_root_dir)
+            self._watch = LossWatch(self.folder or self.trainer.default_root_dir)
         return self._watch

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.loader import Batch, Loader
@@ -48,7 +48,8 @@ class Doctor:
     The loop is as it always is: every batch of the loader is counted as it arrives. When the loop
     has waited for data, leaving the block takes some seconds, in which the limits of machine and
     data are measured (`limits=False` does without). With `run`, or HEADRACE_RUN in the
-    environment, figures go to that folder for `headrace doctor --run` and `headrace report`.
+    environment, figures go to that folder for `headrace doctor --run` and `headrace report`;
+    `run=False`: to none, whatever the environment says.
 
     Another loader's loop is watched by `Doctor(None)`: `for batch in doctor.over(batches, 64)`.
     """
@@ -59,7 +60,7 @@ class Doctor:
         *,
         flops_per_step: float | None = None,
         peak_flops: float | None = None,
-        run: str | Path | None = None,
+        run: str | Path | Literal[False] | None = None,
         warmup: int = 8,
         warmup_seconds: float = 3.0,
         limits: bool = True,
@@ -74,7 +75,7 @@ class Doctor:
         self._replayed: float | None = None
         self._copied = 0.0
         self._measured: Evidence | None = None  # once the loop is over, or its limits are measured
-        folder = run or os.environ.get("HEADRACE_RUN")
+        folder = os.environ.get("HEADRACE_RUN") if run is None else run
         self._recording = Recording(Path(folder)) if folder and self._is_first_rank() else None
 
     def __repr__(self) -> str:

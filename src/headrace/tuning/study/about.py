@@ -33,14 +33,19 @@ class About:
         settings = study.settings
         long = f"{settings.seconds:g} s" if settings.seconds else f"{settings.steps} batches"
         step = f", a step of {settings.compute_ms:g} ms simulated" if settings.compute_ms else ""
-        rounds = "round" if study.repeats == 1 else "rounds"
+        rounds = f"{study.repeats} {'round' if study.repeats == 1 else 'rounds'}"
+        measured = (
+            f"{long} a run after {settings.warmup} batches and {settings.warmup_seconds:g} s of "
+            f"warm-up{step}, {rounds}"
+        )
+        if study.train is not None:
+            measured = f"training runs of {study.train}, {rounds}"
         return About(
             study.name,
             study.about,
             study.mixture,
             (*study.overrides, *overrides),
-            f"{long} a run after {settings.warmup} batches and {settings.warmup_seconds:g} s of "
-            f"warm-up{step}, {study.repeats} {rounds}",
+            measured,
             {e.label: e.against or study.baseline for e in study.entries[1:]},
         )
 

@@ -39,7 +39,7 @@ __all__ = ["Study", "packaged_studies", "read_study"]
 _SETTINGS = tuple(each.name for each in fields(BenchSettings) if each.name != "timeout_s")
 _KINDS = ("ladder", "grid", "runs")
 _GUARD_KEYS = tuple(each.name for each in fields(Guard))
-KEYS = ("name", "about", "mixture", "overrides", "backend", *_SETTINGS, "repeats", "guard")
+KEYS = ("name", "about", "train", "mixture", "overrides", "backend", *_SETTINGS, "repeats", "guard")
 KEYS += ("baseline", *_KINDS)
 #: What a run of a study measures if the file says nothing: enough for 20 to 30 batches a second.
 _SECONDS = 8.0
@@ -52,13 +52,14 @@ class Study:
     name: str
     about: str
     kind: str  #: ladder, grid or runs
-    mixture: str | None  #: None: all runs are commands
+    mixture: str | None  #: None: all runs are commands, or training runs
     overrides: tuple[str, ...]
     backend: str
     settings: BenchSettings
     repeats: int
     guard: Guard
     entries: tuple[Entry, ...]  #: the baseline first
+    train: str | None = None  #: an experiment: runs are of `headrace train`, as are the overrides
 
     @property
     def baseline(self) -> str:
@@ -108,8 +109,17 @@ def study_from(values: Mapping[str, Any], folder: Path | None = None, name: str 
     entries = _entries(top, kinds[0])
     _check_labels(entries, kinds[0])
     mixture = _text(top, "mixture", None)
-    if mixture is None and any(entry.command is None for entry in entries):
-        raise UsageError("mixture is missing", remedy="Give a packaged name (oxe29) or a file")
+    train = _text(top, "train", None)
+    if train is not None and (mixture is not None or "backend" in top):
+        raise UsageError(
+            "train and mixture, or backend, are both given",
+            remedy="What is trained on is of the experiment: overrides: [data.mixture=oxe29]",
+        )
+    if mixture is None and train is None and any(entry.command is None for entry in entries):
+        raise UsageError(
+            "mixture is missing",
+            remedy="Give a packaged name (oxe29) or a file; for training runs, train: EXPERIMENT",
+        )
     if mixture is not None and folder is not None and (folder / mixture).is_file():
         mixture = str(folder / mixture)
     overrides = baseline_entry({"overrides": top.get("overrides")}).overrides
@@ -127,6 +137,7 @@ def study_from(values: Mapping[str, Any], folder: Path | None = None, name: str 
         repeats=repeats,
         guard=_guard(top.get("guard") or {}),
         entries=entries,
+        train=train,
     )
 
 

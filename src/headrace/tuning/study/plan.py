@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -43,6 +44,8 @@ def _trial(
     study: Study, entry: Entry, settings: BenchSettings, common: Sequence[str], cpus: int
 ) -> Trial:
     backend = "command" if entry.command is not None else entry.backend or study.backend
+    if study.train is not None and entry.command is None:
+        return _training(study.train, entry, settings, common)
     trial = Trial(entry.label, entry.change, backend, settings=settings, command=entry.command)
     known: tuple[Status, str]
     try:
@@ -62,6 +65,19 @@ def _trial(
     except HeadraceError as error:
         known = "invalid configuration", str(error)
     return replace(trial, known=known)
+
+
+def _training(
+    experiment: str, entry: Entry, settings: BenchSettings, common: Sequence[str]
+) -> Trial:
+    """A run of `headrace train`, which checks its overrides itself."""
+    asked = (f"experiment={experiment}", *common, *entry.overrides)
+    command = (sys.executable, "-m", "headrace", "train", *asked)
+    trial = Trial(entry.label, entry.change, "train", settings=settings, command=command)
+    if entry.backend is not None or entry.sources is not None or entry.copies != 1:
+        why = "backend, sources and copies are of benchmarks, and these are training runs"
+        return replace(trial, known=("invalid configuration", why))
+    return trial
 
 
 def _settings(

@@ -1,0 +1,185 @@
+"""`headrace train` up to where training would begin: what it says of a command line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("hydra")
+
+from headrace.cli.main import main
+from headrace.recipes.laq.config import LaqConfig
+from headrace.recipes.laq.options import LoaderChoices, LoggingOptions, TrainingOptions
+from headrace.recipes.training.compose import compose, experiments
+from headrace.recipes.training.options import plain, typed
+
+
+@pytest.fixture
+def train(capsys):
+    def call(*arguments):
+        code = main(["train", *map(str, arguments)])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return call
+
+
+@pytest.fixture
+def config(train):
+    """The config that a command line means, as JSON."""
+
+    def call(*arguments):
+        code, out, err = train(*arguments, "--cfg", "--json", "-")
+        assert code == 0, err
+        return json.loads(out)
+
+    return call
+
+
+def test_alone_it_lists_the_experiments(train):
+    code, out, _ = train()
+    assert code == 0
+    names = [line.split()[0] for line in out.splitlines() if line.startswith("laq_")]
+    assert names == ["laq_debug", "laq_lapa", "laq_oxe_cluster", "laq_oxe_local", "laq_small"]
+    assert "two minutes" in out
+    assert train("--list")[1] == out
+
+
+def test_the_config_is_printed_key_by_key_without_torch(tmp_path):
+    code = "import sys; from headrace.cli.main import main; code = main(sys.argv[1:]); "
+    code += "print('torch' in sys.modules, 'lightning' in sys.modules); sys.exit(code)"
+    words = ["train", "experiment=laq_debug", "training.steps=1e3", "--dry-run"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "steps: 1000\n" in done.stdout
+    assert done.stdout.endswith("False False\n")
+    assert not list(tmp_path.iterdir())  # Hydra leaves no folders
+
+
+@pytest.mark.parametrize("name", [name for name in experiments() if name != "laq_debug"])
+def test_every_experiment_composes(config, name):
+    found = config(f"experiment={name}", "data.root=/data/oxe")
+    assert found["name"] == name
+    assert found["data"]["root"] == "/data/oxe"
+
+
+def test_groups_and_keys_are_overridden_as_users_type_them(config):
+    found = config(
+        "experiment=laq_oxe_local",
+        "data.root=/data/oxe",
+        "data.loader.batch_size=128",
+        "model=small",
+        "model.codes=2",
+        "training.steps=1000",
+        "logging.wandb=true",
+        "data.defaults.split=train[:95%]",
+        "data.sources.bridge.weight=0.5",
+        "+name=mine",
+    )
+    assert found["data"]["loader"]["batch_size"] == 128
+    assert found["model"] == {"preset": "small", **plain(LaqConfig.small(codes=2))}
+    assert found["training"]["steps"] == 1000
+    assert found["logging"]["wandb"] is True
+    assert found["data"]["defaults"] == {"split": "train[:95%]"}
+    assert found["name"] == "mine"
+
+
+def test_the_default_groups_say_what_the_dataclasses_say():
+    values = compose(["experiment=laq_oxe_local"]).values
+    assert typed(TrainingOptions, values["training"], "training") == TrainingOptions()
+    assert typed(LoggingOptions, values["logging"], "logging") == LoggingOptions()
+    assert set(values["training"]) == set(plain(TrainingOptions()))
+    assert set(values["logging"]) == set(plain(LoggingOptions()))
+    assert set(values["data"]["loader"]) == set(plain(LoaderChoices()))
+
+
+def test_loader_options_are_those_of_the_loader():
+    import inspect
+
+    from headrace.loader import Loader
+
+    known = set(inspect.signature(Loader).parameters)
+    # These are of the program, of frames in pairs, or of the processes.
+    others = {"mixture", "frames", "action_chunk", "rank", "world", "files", "lock"}
+    assert set(plain(LoaderChoices())) >= known - others
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["experiment=laq_debg"], "no experiment 'laq_debg'. Did you mean 'laq_debug'?"),
+        (["training.steps=5"], "no experiment is given"),
+        (["model=smal"], "model is 'smal', which is no choice of this group. Did you mean 'small'"),
+        (["data=_base"], "data is '_base', which is no choice"),
+        (["modle=small"], "unknown key modle. Did you mean 'model'?"),
+        (["training.stesp=1"], "unknown key training.stesp. Did you mean 'steps'?"),
+        (["data.batch_size=8"], "Did you mean 'data.loader.batch_size'?"),
+        (["model.depht=8"], "unknown key model.depht"),
+        (["training.steps=many"], "training.steps is 'many'. Give a whole number"),
+        (["training.steps=0"], "training: steps is 0"),
+        (["training.betas=[0.9]"], "training.betas is [0.9]"),
+        (["training.lr=1e-4,3e-4"], "asks for several runs"),
+        (["training.steps.x=3"], "training.steps is 400 (int), not a group of keys"),
+        (["training.profiler=smple"], "training.profiler is 'smple'. Did you mean 'simple'?"),
+        (["training.ema=2"], "ema is 2.0"),
+        (["logging.mode=no"], "logging.mode is 'no'. Give online or offline or null"),
+        (["data.loader=4"], "data.loader is 4 (int), not a group of keys"),
+        (["data.loader.image_size=32"], "data.loader.image_size is 32 but model.image_size is 64"),
+        (["model.image_size=60"], "model: patch 8 does not divide image_size 60"),
+        (["data.mixture=oxe30"], "data.mixture: there is no such mixture file [file oxe30]"),
+        (["data=oxe29"], "there is no root. Give data.root=FOLDER"),
+        (["data.sources.bridge.weight=1"], "names no source of the mixture"),
+        (["data.defaults.val_split=null"], "has a val_split, so there is nothing to validate on"),
+        (["training.resume=none.ckpt"], "training.resume is 'none.ckpt', and there is no such"),
+        (["training.init_from=none.ckpt"], "training.init_from is 'none.ckpt'"),
+        (
+            ["model.features=dino", "model.teachers_required=true", "model.dino_weights=/no/d.pt"],
+            "model.dino_weights is /no/d.pt, and there is no such file",
+        ),
+        (["training.steps"], "override 'training.steps' has no `=`"),
+        (["data.root='a"], None),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line_with_its_key(train, words, said):
+    experiment = [] if words[0].startswith(("experiment", "training.steps=5")) else ["laq_debug"]
+    given = [f"experiment={each}" for each in experiment]
+    code, out, err = train(*given, *words, "--cfg")
+    assert code == 2
+    assert err.startswith("headrace train: ")
+    assert err.count("\n") == 1
+    assert not out
+    if said is not None:
+        assert said in err
+
+
+def test_a_folder_of_ones_own_adds_experiments_and_choices(config, train, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("preset: tiny\ncodes: 1\n")
+    own = tmp_path / "experiment" / "mine.yaml"
+    own.write_text(
+        "# @package _global_\n# Mine.\ndefaults:\n  - laq_debug\n  - override /model: mine\n"
+        "training: {steps: 7}\n"
+    )
+    found = config("experiment=mine", "--config-dir", tmp_path)
+    assert (found["model"]["codes"], found["training"]["steps"]) == (1, 7)
+    assert found["training"]["val_every"] == 100  # of the experiment it begins with
+    assert "mine             Mine." in train("--list", "--config-dir", tmp_path)[1]
+    own.write_text("# @package _global_\ntraining: {stepps: 7}\n")
+    code, _, err = train("experiment=mine", "data.root=/x", "--config-dir", tmp_path)
+    assert code == 2
+    assert "unknown key training.stepps. Did you mean 'steps'?" in err
+    own.write_text("# @package _global_\ndefaults:\n  - override /model: none\n")
+    code, _, err = train("experiment=mine", "--config-dir", tmp_path)
+    assert code == 2
+    assert "experiment 'mine' cannot be composed" in err
+    own.rename(tmp_path / "experiment" / "laq_debug.yaml")
+    code, _, err = train("--list", "--config-dir", tmp_path)
+    assert code == 2
+    assert "has the name of another experiment" in err
+    code, _, err = train("--list", "--config-dir", tmp_path / "none")
+    assert code == 2
+    assert "there is no config folder" in err
