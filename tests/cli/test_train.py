@@ -103,7 +103,7 @@ def test_loader_options_are_those_of_the_loader():
 
     known = set(inspect.signature(Loader).parameters)
     # These are of the program, of frames in pairs, or of the processes.
-    others = {"mixture", "frames", "action_chunk", "rank", "world", "files", "lock"}
+    others = {"mixture", "frames", "action_chunk", "rank", "world", "files", "lock", "encoded"}
     assert set(plain(LoaderChoices())) >= known - others
 
 
