@@ -3,6 +3,7 @@
 import runpy
 import sys
 from dataclasses import replace
+from itertools import repeat
 
 import numpy as np
 import pytest
@@ -20,8 +21,10 @@ from headrace.recipes.network.flops import step_flops  # noqa: E402
 from headrace.recipes.network.model import count_parameters, init, logits, loss  # noqa: E402
 from headrace.recipes.network.optimizer import learning_rate  # noqa: E402
 from headrace.recipes.network.train import train  # noqa: E402
+from headrace.recipes.network.verdict import examine_training  # noqa: E402
 
 SHORT = 64
+QUICK = TrainingConfig(steps=60, lr=1e-2, min_lr=1e-3, warmup=5, weight_decay=0.0)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -155,7 +158,7 @@ def test_the_base_model_has_a_hundred_million_parameters_and_as_many_operations_
 
 def test_training_on_the_same_batch_learns_it(batch, tiny):
     config, _, _ = tiny
-    training = TrainingConfig(steps=60, lr=1e-2, min_lr=1e-3, warmup=5, weight_decay=0.0)
+    training = QUICK
     seen = []
     done = train(
         [batch] * 60, config, training, report=lambda step, value: seen.append((step, value))
@@ -165,6 +168,18 @@ def test_training_on_the_same_batch_learns_it(batch, tiny):
     assert 5 < done.losses[0] < 6.2  # about ln 267
     assert done.losses[-1] < 0.3 * done.losses[0]
     assert int(done.state.step) == 60
+
+
+def test_a_training_step_is_examined_with_its_flops(batch, tiny):
+    config, _, _ = tiny
+    found = examine_training(
+        repeat(batch), config, 2, peak_flops=1e12, training=QUICK, steps=3, warmup=1, alone_s=0.01
+    )
+    assert found.mfu == pytest.approx(
+        step_flops(config, 2).total / 1e12 / found.evidence.period_s, rel=1e-6
+    )
+    assert found.tokens_per_s == pytest.approx(2 * SHORT / found.evidence.period_s)
+    assert found.loader_tokens_per_s > found.tokens_per_s
 
 
 def test_the_learning_rate_warms_up_and_falls():

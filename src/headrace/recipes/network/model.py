@@ -20,7 +20,7 @@ Parameters: TypeAlias = dict[str, Any]
 _ROTARY_BASE = 10_000.0
 
 
-def init(config: ModelConfig, seed: int = 0) -> Parameters:
+def init(config: ModelConfig, seed: Any = 0) -> Parameters:
     """New parameters: normal, and smaller where depth adds up."""
     keys = iter(jax.random.split(jax.random.key(seed), 8))
     dim, depth, width, inner = config.dim, config.depth, config.width, config.inner

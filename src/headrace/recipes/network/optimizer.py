@@ -22,14 +22,17 @@ class TrainState(NamedTuple):
 
 def new_state(config: ModelConfig, seed: int = 0) -> TrainState:
     """Before the first step."""
-
-    def made() -> TrainState:
-        parameters = init(config, seed)
-        zeros = jax.tree.map(jnp.zeros_like, parameters)
-        return TrainState(parameters, zeros, zeros, jnp.zeros((), jnp.int32))
-
-    state: TrainState = jax.jit(made)()
+    state: TrainState = _new_state(config, seed)
     return state
+
+
+def _make_state(config: ModelConfig, seed: int) -> TrainState:
+    parameters = init(config, seed)
+    zeros = jax.tree.map(jnp.zeros_like, parameters)
+    return TrainState(parameters, zeros, zeros, jnp.zeros((), jnp.int32))
+
+
+_new_state = jax.jit(_make_state, static_argnums=0)
 
 
 def learning_rate(step: Any, config: TrainingConfig) -> Any:

@@ -10,6 +10,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -22,11 +23,11 @@ from headrace.recipes.network.framework import jax
 from headrace.recipes.network.model import Batch, count_parameters, loss
 from headrace.recipes.network.optimizer import TrainState, new_state, update
 
-__all__ = ["NEEDED", "Trained", "make_step", "train"]
+__all__ = ["NEEDED", "PRESETS", "Trained", "make_step", "train"]
 
 #: Fields of a batch that a step uses; the others need not travel to the device.
 NEEDED = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
-_PRESETS = {"base": ModelConfig.base, "tiny": ModelConfig.tiny}
+PRESETS = {"base": ModelConfig.base, "tiny": ModelConfig.tiny}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class Trained:
     seconds: float  #: without the first step, which compiles
 
 
+@lru_cache(maxsize=8)
 def make_step(
     config: ModelConfig, training: TrainingConfig
 ) -> Callable[[TrainState, Batch], tuple[TrainState, Any]]:
@@ -89,12 +91,12 @@ def main() -> None:
     """Train on a folder's files, held in memory, and print a JSON line every ten steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", help="of Parquet files, such as DATA/train")
-    parser.add_argument("--preset", choices=sorted(_PRESETS), default="tiny")
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="tiny")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    config = _PRESETS[options.preset]()
+    config = PRESETS[options.preset]()
     warmup = min(500, options.steps // 10)
     training = TrainingConfig(steps=options.steps, warmup=warmup, seed=options.seed)
     batches = memory_batches(read_rows(options.folder), options.batch, seed=options.seed)
