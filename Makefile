@@ -26,7 +26,7 @@ $(VENV)/.dev: $(VENV)/.core constraints-dev.txt
 	touch $@
 
 $(VENV)/.tf: $(VENV)/.dev
-	$(PIP) install -c constraints-dev.txt -e '.[tf,train,tune]' importlib_resources grain array-record webdataset
+	$(PIP) install -c constraints-dev.txt -e '.[jax,tf,train,tune]' importlib_resources grain array-record webdataset
 	touch $@
 
 demo: $(VENV)/.core

@@ -32,6 +32,7 @@ NAMES = [
     "WindowSpec",
     "WorkerError",
     "__version__",
+    "examine_step",
     "find_datasets",
     "known_dataset",
     "known_datasets",

@@ -35,6 +35,7 @@ from headrace.loader.opened import WindowSpec
 from headrace.spec import ByteRange
 
 if TYPE_CHECKING:
+    from headrace.tuning.doctor.step import examine_step
     from headrace.tuning.doctor.watch import Doctor
 
 __version__ = "0.1.0"
@@ -66,6 +67,7 @@ __all__ = [
     "WindowSpec",
     "WorkerError",
     "__version__",
+    "examine_step",
     "find_datasets",
     "known_dataset",
     "known_datasets",
@@ -78,4 +80,8 @@ def __getattr__(name: str) -> Any:
         from headrace.tuning.doctor.watch import Doctor
 
         return Doctor
+    if name == "examine_step":
+        from headrace.tuning.doctor.step import examine_step
+
+        return examine_step
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -245,7 +245,7 @@ def test_a_wait_whose_cause_was_not_measured_is_said_to_be_unexplained():
     assert any(line.startswith("not measured: the step replayed") for line in verdict.evidence)
     busy = give_verdict(replace(bare, idle=0.01))
     assert "busy all the time" in busy.headline
-    only_alone = give_verdict(replace(bare, loader_alone=640.0))
+    only_alone = give_verdict(replace(bare, loader_alone=640.0, threads=2))
     assert "whether reading or decoding limits it is not known" in only_alone.headline
 
 

@@ -8,30 +8,42 @@ import time
 from contextlib import ExitStack
 from typing import Any
 
-HELP = "write synthetic RLDS datasets in TFDS's exact layout"
+from headrace.errors import UsageError
+
+HELP = "write synthetic datasets: RLDS in TFDS's exact layout, or Parquet"
 DESCRIPTION = """\
 Write synthetic RLDS datasets in TFDS's exact layout, without TensorFlow.
 
 Preset oxe29: the 29 datasets of the reference mixture with their real names, versions, keys,
 resolutions and encodings; every frame shows which dataset, episode and step it is, and a moving
 object whose place and displacement are the state and the action. Preset odd: small datasets with
-everything unusual that TFDS can write.
+everything unusual that TFDS can write. Preset network: network measurements in 180 + 20 Parquet
+files (DIR/train, DIR/test); --rows 425000 makes them 1.8 GB.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("dir", metavar="DIR", help="folder to write the datasets to")
-    parser.add_argument("--preset", choices=("oxe29", "odd"), default="oxe29")
+    parser.add_argument("--preset", choices=("oxe29", "odd", "network"), default="oxe29")
     parser.add_argument(
         "--episodes", type=int, default=8, metavar="N", help="episodes a dataset (default: 8)"
+    )
+    parser.add_argument(
+        "--rows", type=int, metavar="N", help="rows a file, of network (default: 4096)"
+    )
+    parser.add_argument(
+        "--row-group",
+        type=int,
+        metavar="N",
+        help="rows a row group, of network (default: 1048576, as pyarrow has it)",
     )
     parser.add_argument("--seed", type=int, default=0, help="another seed, other pictures")
     parser.add_argument(
         "--only",
         metavar="NAME",
         action="append",
-        help="only this dataset, by its registry name; may be repeated",
+        help="only this dataset, by its registry name, or split of network; may be repeated",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
@@ -44,9 +56,17 @@ def run(args: argparse.Namespace) -> int:
     from headrace.cli.output import plural, print_json, readable_bytes
     from headrace.testing.synth import synthesize
 
+    if args.preset == "network":
+        return _network(args)
+    for option in ("rows", "row_group"):
+        if getattr(args, option) is not None:
+            raise UsageError(
+                f"--{option.replace('_', '-')} is for the preset network",
+                remedy="Leave it out, or add --preset network",
+            )
     started = time.perf_counter()
     with ExitStack() as stack:
-        report = _bar(stack) if sys.stderr.isatty() else None
+        report = _bar(stack, "images") if sys.stderr.isatty() else None
         written = synthesize(
             args.dir,
             preset=args.preset,
@@ -70,7 +90,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _bar(stack: ExitStack) -> Any:
+def _network(args: argparse.Namespace) -> int:
+    from dataclasses import asdict
+
+    from headrace.cli.output import plural, print_json, readable_bytes
+    from headrace.testing.network_synth import synthesize_network
+
+    asked = {"rows": args.rows, "row_group": args.row_group}
+    started = time.perf_counter()
+    with ExitStack() as stack:
+        report = _bar(stack, "rows") if sys.stderr.isatty() else None
+        written = synthesize_network(
+            args.dir,
+            seed=args.seed,
+            only=args.only,
+            workers=args.workers,
+            report=report,
+            **{name: value for name, value in asked.items() if value is not None},
+        )
+    seconds = time.perf_counter() - started
+    if args.json:
+        print_json([{**asdict(one), "path": str(one.path)} for one in written])
+        return 0
+    files = plural(sum(one.files for one in written), "file")
+    rows = plural(sum(one.rows for one in written), "row")
+    size = readable_bytes(sum(one.bytes for one in written))
+    print(f"{files}, {rows}, {size} written to {args.dir} in {seconds:.1f} s")
+    return 0
+
+
+def _bar(stack: ExitStack, unit: str) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeRemainingColumn as TimeLeft
@@ -80,7 +129,7 @@ def _bar(stack: ExitStack) -> Any:
             TextColumn("writing {task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("images"),
+            TextColumn(unit),
             TimeLeft(),
             console=Console(stderr=True),
             transient=True,

@@ -2,10 +2,11 @@
 
 `synthesize` writes the presets; `oxe29.datasets()` and `odd.datasets()` know every value of
 every episode; `write_dataset` writes episodes of your own; `read_tag` and `find_object` read
-pictures back.
+pictures back. `synthesize_network` writes network measurements as Parquet files.
 """
 
 from headrace.testing.dataset import SyntheticDataset
+from headrace.testing.network_synth import SynthesizedRows, synthesize_network
 from headrace.testing.oxe29 import episode_values
 from headrace.testing.picture import find_object
 from headrace.testing.synth import Synthesized, synthesize
@@ -14,11 +15,13 @@ from headrace.testing.writer import write_dataset
 
 __all__ = [
     "Synthesized",
+    "SynthesizedRows",
     "SyntheticDataset",
     "Tag",
     "episode_values",
     "find_object",
     "read_tag",
     "synthesize",
+    "synthesize_network",
     "write_dataset",
 ]

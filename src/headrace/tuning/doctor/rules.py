@@ -13,6 +13,7 @@ __all__ = [
     "compute_bound",
     "copy_bound",
     "cores_are_taken",
+    "data_bound",
     "decode_bound",
     "feeds",
     "give_verdict",
@@ -44,6 +45,7 @@ def give_verdict(evidence: Evidence) -> Verdict:
         or storage_bound(evidence)
         or cores_are_taken(evidence)
         or decode_bound(evidence)
+        or data_bound(evidence)
         or python_bound(evidence)
         or held_up(evidence)
         or unexplained(evidence)
@@ -199,6 +201,38 @@ def memory_bound(e: Evidence) -> Verdict | None:
         f"deliver {amount(e.capacity)} samples/s; there is room for {e.slots} batches instead of "
         f"{e.slots_wanted}.",
         changes=(_more_budget(e, gain(e, _alone_s(e))),),
+    )
+
+
+def data_bound(e: Evidence) -> Verdict | None:
+    """It waits for a loader whose inside is not known, but what that can do alone is."""
+    alone = _alone_s(e)
+    if not _waits(e) or e.threads is not None or not e.loader_alone or alone is None:
+        return None
+    if e.wait_s is not None and not _at_capacity(e) and e.wait_s >= NEAR_LIMIT * alone:
+        best = max(alone, e.bound_s or 0.0)
+        return Verdict(
+            "data",
+            False,
+            f"Data-bound: data wait {share(e.waiting)} of the step; the loader takes "
+            f"{seconds(alone)} a batch and does not work beside the step.",
+            changes=(
+                Change(
+                    "Let it prefetch, in threads or processes of its own",
+                    e.period_s / best if e.period_s and best else None,
+                ),
+            ),
+        )
+    if not _at_capacity(e):
+        return None
+    bound = e.batch_size / e.bound_s if e.batch_size and e.bound_s else None
+    could = "" if bound is None else f", the step could take {amount(bound)}"
+    return Verdict(
+        "data",
+        False,
+        f"Data-bound: data wait {share(e.waiting)} of the step; the loader alone feeds "
+        f"{amount(e.loader_alone)} samples/s{could}.",
+        changes=(Change("A faster loader, or more cores for it", gain(e, 0.0)),),
     )
 
 

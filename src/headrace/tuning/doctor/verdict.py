@@ -9,7 +9,16 @@ from typing import Any, Literal, TypeAlias
 __all__ = ["Change", "Kind", "Verdict"]
 
 Kind: TypeAlias = Literal[
-    "compute", "decode", "storage", "copy", "memory", "python", "feeds", "held up", "unknown"
+    "compute",
+    "decode",
+    "storage",
+    "copy",
+    "memory",
+    "python",
+    "data",
+    "feeds",
+    "held up",
+    "unknown",
 ]
 
 

@@ -1,0 +1,205 @@
+"""Examining any step over any batches: JAX, torch or plain Python, of whatever loader.
+
+Three measurements: the step over a batch that is there already, the loader with nothing beside it,
+and the loop of both. The loop waits for every step's result before it asks for the next batch, so
+that all waiting is the data's; a loop that lets JAX queue steps waits no longer than that.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from headrace.errors import UsageError
+from headrace.measure.accelerator import finish
+from headrace.measure.archive import write_json
+from headrace.measure.report.quantities import amount, seconds, share
+from headrace.tuning.doctor.evidence import Evidence
+from headrace.tuning.doctor.record import FILE
+from headrace.tuning.doctor.rules import give_verdict
+from headrace.tuning.doctor.text import verdict_text
+from headrace.tuning.doctor.verdict import Verdict
+from headrace.tuning.doctor.watch import Doctor
+
+__all__ = ["StepExamination", "examine_step"]
+
+_DRAINED = 3  # a third of the time alone: what was prefetched before is not counted
+
+
+@dataclass(frozen=True, slots=True)
+class StepExamination:
+    """What was measured of a step and its data, and what follows."""
+
+    evidence: Evidence
+    verdict: Verdict
+    tokens: int | None  #: of a sample
+
+    @property
+    def mfu(self) -> float | None:
+        """Share of the device's peak that the model uses, waiting included."""
+        return self.evidence.mfu
+
+    @property
+    def waiting(self) -> float | None:
+        """Share of the step that waits for data."""
+        return self.evidence.waiting
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """In the loop."""
+        return _times(self.evidence.rate, self.tokens)
+
+    @property
+    def loader_tokens_per_s(self) -> float | None:
+        """Of the loader alone."""
+        return _times(self.evidence.loader_alone, self.tokens)
+
+    def could_be_data(self, mfu: float) -> str:
+        """Whether this model's MFU could fall to that for want of data, in a sentence."""
+        e = self.evidence
+        perfect, step, rate = e.mfu_with_perfect_data, e.bound_s, e.loader_alone
+        if perfect is None or step is None or not rate or not e.batch_size:
+            return "Not known: give flops_per_step and peak_flops, and let the loader run alone."
+        if not 0 < mfu < 1:
+            raise UsageError(f"mfu is {mfu}", remedy="Give a share, such as 0.15")
+        if mfu >= perfect:
+            return (
+                f"No: with perfect data this step reaches {share(perfect, 1)}, which is no more "
+                f"than {share(mfu, 1)}."
+            )
+        wait = step * (perfect / mfu - 1)
+        alone = e.batch_size / rate
+        numbers = (
+            f"{share(mfu, 1)} instead of {share(perfect, 1)} would take {seconds(wait)} of waiting "
+            f"a step, and this loader makes a batch in {seconds(alone)}"
+        )
+        if alone >= wait + step:
+            return f"Yes: {numbers}, even beside the step."
+        if alone >= wait:
+            return f"Only if it does not work ahead: {numbers}."
+        return f"No: {numbers}, even if it never worked ahead."
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {
+            "verdict": self.verdict.to_dict(),
+            "evidence": self.evidence.to_dict(),
+            "mfu": self.mfu,
+            "waiting": self.waiting,
+            "tokens_per_s": self.tokens_per_s,
+            "loader_tokens_per_s": self.loader_tokens_per_s,
+        }
+
+    def __str__(self) -> str:
+        lines = [verdict_text(self.verdict, self.evidence)]
+        rates = [
+            f"{name} {amount(value)} tokens/s"
+            for name, value in (
+                ("in the loop", self.tokens_per_s),
+                ("loader alone", self.loader_tokens_per_s),
+            )
+            if value is not None
+        ]
+        return "\n".join([*lines, f"  {', '.join(rates)}"] if rates else lines)
+
+
+def examine_step(
+    batches: Iterable[Any],
+    step: Callable[[Any], Any],
+    *,
+    flops_per_step: float | None = None,
+    peak_flops: float | None = None,
+    samples: int | None = None,
+    tokens: int | None = None,
+    steps: int = 30,
+    warmup: int = 3,
+    alone_s: float = 3.0,
+    run: str | Path | None = None,
+) -> StepExamination:
+    """Say whether a step waits for its data, and how much that costs.
+
+    >>> examination = examine_step(loader, step)                 # doctest: +SKIP
+    >>> print(examination)                                       # doctest: +SKIP
+    Compute-bound: data waits 0.1% of the step; a faster loader cannot help.
+
+    `step` takes a batch and returns something to wait for (its loss); it runs for real, some sixty
+    times. The batches are used up, so give a loader of their own. `samples` and `tokens` (of a
+    sample) are read off the first array of a batch, if they can be. With `run`, the figures go to
+    that folder for `headrace doctor --run`.
+    """
+    if steps < 1 or warmup < 1:
+        raise UsageError(f"steps {steps}, warmup {warmup}", remedy="Give numbers from 1 upwards")
+    waiting = iter(batches)
+    batch = _next(waiting)
+    samples = samples or _size(batch, 0)
+    tokens = tokens or _size(batch, 1)
+    if samples is None:
+        raise UsageError("the samples of a batch cannot be told", remedy="Give samples=")
+    doctor = Doctor(
+        None,
+        flops_per_step=flops_per_step,
+        peak_flops=peak_flops,
+        run=run,
+        warmup=warmup,
+        warmup_seconds=0.0,
+        limits=False,
+        quiet=True,
+    )
+
+    def whole(batch: Any) -> None:
+        finish(step(batch))
+
+    with doctor:
+        doctor.headroom(whole, batch, steps=steps)
+        del batch
+        rate = _alone(waiting, samples, alone_s)
+        watched = doctor.over(waiting, samples)
+        for batch, _ in zip(watched, range(warmup + steps), strict=False):
+            whole(batch)
+            del batch
+    evidence = replace(doctor.evidence(), loader_alone=rate)
+    found = StepExamination(evidence, give_verdict(evidence), tokens)
+    if folder := run or os.environ.get("HEADRACE_RUN"):
+        write_json(Path(folder) / FILE, found.to_dict())
+    return found
+
+
+def _alone(batches: Iterator[Any], samples: int, limit_s: float) -> float | None:
+    """Samples/s with nothing beside it; None if the batches end before there is a figure."""
+    if limit_s <= 0:
+        return None
+    begun = perf_counter()
+    started, counted = begun, 0
+    drained = False
+    for batch in batches:
+        del batch
+        now = perf_counter()
+        if not drained and now - begun >= limit_s / _DRAINED:
+            drained, started, counted = True, now, 0
+        elif drained:
+            counted += 1
+        if drained and counted and now - begun >= limit_s:
+            break
+    passed = perf_counter() - started
+    return counted * samples / passed if drained and counted else None
+
+
+def _next(batches: Iterator[Any]) -> Any:
+    for batch in batches:
+        return batch
+    raise UsageError("there is no batch", remedy="Look at the loader")
+
+
+def _size(batch: Any, axis: int) -> int | None:
+    """A dimension of a batch's first array."""
+    values = list(batch.values()) if isinstance(batch, Mapping) else [batch]
+    shape = getattr(values[0], "shape", ()) if values else ()
+    return int(shape[axis]) if len(shape) > axis else None
+
+
+def _times(rate: float | None, tokens: int | None) -> float | None:
+    return None if rate is None or tokens is None else rate * tokens

@@ -1,0 +1,142 @@
+"""The doctor of any step over any batches."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.cli.main import main
+from headrace.errors import UsageError
+from headrace.tuning.doctor import Evidence, StepExamination, give_verdict
+from headrace.tuning.doctor.rules import data_bound
+
+BATCH = {"inputs": np.zeros((8, 1024), np.int32)}
+
+
+def batches(seconds=0.0, count=10**9):
+    """Batches that take so long, and nobody prefetches."""
+    for _ in range(count):
+        if seconds:
+            time.sleep(seconds)
+        yield BATCH
+
+
+def sleeping(seconds):
+    return lambda batch: time.sleep(seconds)
+
+
+def quick(made, step, **options):
+    return hr.examine_step(made, step, **{"steps": 8, "warmup": 1, "alone_s": 0.06, **options})
+
+
+def evidence(**changes):
+    """A loop that waits half of its time for a loader that does what it can."""
+    usual = {
+        "batch_size": 10, "steps": 20, "step_s": 0.1, "wait_s": 0.1, "replayed_s": 0.1,
+        "loader_alone": 50.0,
+    }  # fmt: skip
+    return Evidence(**{**usual, **changes})
+
+
+def test_a_step_whose_data_are_there_does_not_wait():
+    found = quick(batches(), sleeping(0.01), flops_per_step=2e9, peak_flops=1e12)
+    assert found.waiting < 0.02
+    assert found.mfu == pytest.approx(0.002 / found.evidence.period_s)
+    assert found.evidence.replayed_s >= 0.01
+    assert found.evidence.step_s >= 0.01
+    assert found.tokens_per_s == pytest.approx(found.evidence.rate * 1024)
+    assert found.loader_tokens_per_s > found.tokens_per_s
+    assert "tokens/s" in str(found).splitlines()[-1]
+    assert give_verdict(evidence(wait_s=0.0)).kind == "compute"
+
+
+def test_batches_that_are_made_while_the_step_waits_are_named():
+    found = quick(batches(0.01), sleeping(0.01))
+    assert found.verdict.kind == "data"
+    assert not found.verdict.healthy
+    assert "does not work beside the step" in found.verdict.headline
+    (change,) = found.verdict.changes
+    assert "prefetch" in change.what
+    assert 1.3 < change.gain < 2.7
+    assert found.waiting == pytest.approx(0.5, abs=0.15)
+
+
+def test_a_loader_at_its_own_limit_is_the_limit():
+    verdict = data_bound(evidence())
+    assert verdict.headline == (
+        "Data-bound: data wait 50% of the step; the loader alone feeds 50 samples/s, the step "
+        "could take 100."
+    )
+    assert verdict.changes[0].gain == pytest.approx(2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"wait_s": 0.0},  # does not wait
+        {"loader_alone": None},  # nobody knows
+        {"threads": 2},  # a loader whose inside is known has rules of its own
+        {"loader_alone": 500.0, "wait_s": 0.01},  # faster than the loop asks for
+    ],
+)
+def test_what_does_not_wait_or_is_known_better_is_not_called_data_bound(changes):
+    assert data_bound(evidence(**changes)) is None
+
+
+def test_a_low_mfu_is_or_is_not_the_datas_doing():
+    def examined(loader_alone):
+        measured = evidence(
+            wait_s=0.0, loader_alone=loader_alone, flops_per_step=45e9, peak_flops=1e12
+        )
+        return StepExamination(measured, give_verdict(measured), 1024)
+
+    # 45% with perfect data; 15% would be 200 ms of waiting a step of 100 ms.
+    assert examined(1000.0).could_be_data(0.15).startswith("No: 15.0% instead of 45.0% would take")
+    assert examined(40.0).could_be_data(0.15).startswith("Only if it does not work ahead")
+    assert examined(20.0).could_be_data(0.15).startswith("Yes")
+    assert "no more than 60.0%" in examined(20.0).could_be_data(0.6)
+    assert examined(None).could_be_data(0.15).startswith("Not known")
+    with pytest.raises(UsageError, match="mfu is 15"):
+        examined(20.0).could_be_data(15)
+
+
+def test_a_run_folder_gives_the_same_verdict_later(tmp_path, capsys):
+    found = quick(batches(0.005), sleeping(0.005), run=tmp_path / "run")
+    code = main(["doctor", "--run", str(tmp_path / "run")])
+    assert code == 1
+    assert found.verdict.headline in capsys.readouterr().out
+    written = json.loads((tmp_path / "run/doctor.json").read_text())
+    assert written["tokens_per_s"] == found.tokens_per_s
+
+
+def test_batches_that_end_early_give_what_was_measured():
+    found = quick(batches(count=6), sleeping(0.001))
+    assert found.evidence.loader_alone is None
+    assert found.verdict.kind == "unknown"
+    with pytest.raises(UsageError, match="there is no batch"):
+        quick([], sleeping(0.001))
+    with pytest.raises(UsageError, match="samples of a batch cannot be told"):
+        quick([1, 2, 3], sleeping(0.001))
+    with pytest.raises(UsageError, match="steps 0"):
+        quick(batches(), sleeping(0.001), steps=0)
+
+
+def test_the_queued_work_of_a_jax_step_is_waited_for():
+    jax = pytest.importorskip("jax")
+    matrix = jax.numpy.ones((400, 400))
+    multiply = jax.jit(
+        lambda x, b: jax.lax.fori_loop(0, 20, lambda _, y: y @ x * 1e-3, x) + b.sum()
+    )
+
+    def step(batch):
+        return multiply(matrix, batch["inputs"])
+
+    jax.block_until_ready(step(BATCH))
+    started = time.perf_counter()
+    jax.block_until_ready(step(BATCH))
+    took = time.perf_counter() - started
+    found = quick(batches(), step, steps=5)
+    assert found.evidence.step_s > 0.2 * took  # by far more than it takes to queue it
+    assert found.evidence.replayed_s > 0.2 * took
