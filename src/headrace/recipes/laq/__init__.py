@@ -1,7 +1,7 @@
 """Latent action quantisation: discrete actions from pairs of frames, without action labels.
 
 A recipe to read from top to bottom: `config`, `model` (and the parts it names), `optimizer`,
-`task` (the only module that needs lightning).
+`task`. Only `task` and its callbacks, `validation` and `ema`, need lightning.
 
 >>> from headrace.recipes.laq import Laq, LaqConfig
 >>> model = Laq(LaqConfig.tiny())
@@ -25,6 +25,7 @@ from headrace.recipes.laq.flops import StepFlops, step_flops
 from headrace.recipes.laq.model import Laq, LaqOutput, trainable_parameters
 from headrace.recipes.laq.nsvq import Replacement, replacement_due
 from headrace.recipes.laq.optimizer import learning_rate, make_optimizer, make_schedule
+from headrace.recipes.laq.progress import progress_strip
 from headrace.recipes.laq.provenance import LossWatch, NonFiniteLossError, provenance
 from headrace.recipes.laq.teachers import Teachers, load_teachers
 
@@ -42,6 +43,7 @@ __all__ = [
     "load_teachers",
     "make_optimizer",
     "make_schedule",
+    "progress_strip",
     "provenance",
     "replacement_due",
     "step_flops",
