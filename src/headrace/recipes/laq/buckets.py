@@ -105,8 +105,8 @@ class Buckets:
         if not show:
             return
         rows = [i for i, _ in show]
-        frames = as_bytes(batch["frames"][rows])
-        made = None if output.recon is None else as_bytes(output.recon[rows])
+        frames, recon = as_bytes(batch["frames"][rows]), output.recon
+        made = None if recon is None else as_bytes(recon[rows])
         for k, (_, bucket) in enumerate(show):
             bucket.frames.append(frames[k])
             if made is not None:

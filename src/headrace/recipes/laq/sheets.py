@@ -18,9 +18,10 @@ from headrace.recipes.laq.pictures import (
     transfer_grid,
 )
 
-__all__ = ["Moved", "draw_sheets", "shrunk", "taken_in_turn"]
+__all__ = ["Moved", "dataset_sheet", "fitted", "overview_sheets", "taken_in_turn"]
 
 _TILE = 128  #: pixels that a frame has at most on a sheet: full size would be megabytes a picture
+_SMALL = 96  #: and that smaller frames are enlarged to
 _ROWS = 4  #: samples on the sheet of a dataset
 _DOTS = 500  #: actions drawn; each takes microseconds, and more only cover one another
 
@@ -34,14 +35,14 @@ class Moved:
     made: NDArray[np.uint8]  #: [B, 3, H, W]
 
 
-def draw_sheets(
+def overview_sheets(
     buckets: list[tuple[str, Bucket]],
     tracked: list[tuple[str, int]],
     moved: Moved | None,
     codebook_size: int,
     title: str,
 ) -> dict[str, Image]:
-    """All pictures of a validation by name; those of a dataset are called datasets/NAME.
+    """The pictures of a validation as a whole, by name.
 
     `tracked` are the samples of the overview, as name and number in the bucket.
     """
@@ -58,15 +59,13 @@ def draw_sheets(
         frames = np.stack([kept[name].frames[i] for name, i in shown])
         recon = np.stack([kept[name].recon[i] for name, i in shown])
         names = [name for name, _ in shown]
-        sheets["reconstruction"] = reconstruction_grid(shrunk(frames), shrunk(recon), names)
+        sheets["reconstruction"] = reconstruction_grid(fitted(frames), fitted(recon), names)
     if moved is not None:
-        frames, donors = shrunk(moved.frames), shrunk(moved.donors)
-        sheets["transfer"] = transfer_grid(frames, donors, shrunk(moved.made))
+        frames, donors = fitted(moved.frames), fitted(moved.donors)
+        sheets["transfer"] = transfer_grid(frames, donors, fitted(moved.made))
     scatter = _scatter([bucket for _, bucket in buckets], codebook_size, f"actions, {title}")
     if scatter is not None:
         sheets["actions"] = scatter
-    for name, bucket in buckets:
-        sheets[f"datasets/{name}"] = _dataset_sheet(bucket, codebook_size, f"{name}, {title}")
     return sheets
 
 
@@ -77,12 +76,14 @@ def taken_in_turn(buckets: list[tuple[str, Bucket]], count: int) -> list[tuple[s
     return turns[:count]
 
 
-def shrunk(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Images [B, 3, ..., H, W] of at most the size that frames have on a sheet."""
+def fitted(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Images [B, 3, ..., H, W] at the size that frames have on a sheet, about."""
     height, width = images.shape[-2:]
-    if max(height, width) <= _TILE:
-        return images
-    factor = _TILE / max(height, width)
+    longer = max(height, width)
+    if longer <= _TILE:
+        times = max(1, round(_SMALL / longer))  # pixels are seen as they are
+        return images.repeat(times, -2).repeat(times, -1)
+    factor = _TILE / longer
     size = (max(1, round(width * factor)), max(1, round(height * factor)))
     planes = images.reshape(-1, height, width)
     small = np.empty((len(planes), size[1], size[0]), np.uint8)
@@ -104,7 +105,7 @@ def _scatter(buckets: list[Bucket], codebook_size: int, title: str) -> Image | N
     return action_scatter(actions, codes, codebook_size, title=title)
 
 
-def _dataset_sheet(bucket: Bucket, codebook_size: int, title: str) -> Image:
+def dataset_sheet(bucket: Bucket, codebook_size: int, title: str) -> Image:
     """A dataset: samples on the left, the use of its codes and its actions on the right."""
     parts = [codebook_histogram(bucket.indices(), codebook_size)]
     if (scatter := _scatter([bucket], codebook_size, "")) is not None:
@@ -114,7 +115,7 @@ def _dataset_sheet(bucket: Bucket, codebook_size: int, title: str) -> Image:
         return _titled(right, title)
     count = min(_ROWS, len(bucket.recon))
     frames, recon = np.stack(bucket.frames[:count]), np.stack(bucket.recon[:count])
-    grid = reconstruction_grid(shrunk(frames), shrunk(recon))
+    grid = reconstruction_grid(fitted(frames), fitted(recon))
     sheet = blank(max(len(grid), len(right)), grid.shape[1] + 8 + right.shape[1])
     sheet[: len(grid), : grid.shape[1]] = grid
     sheet[: len(right), grid.shape[1] + 8 :] = right

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -17,7 +19,7 @@ from torch import Tensor
 from headrace.errors import UsageError
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 from headrace.outputs.lightning.progress import logged_step
-from headrace.recipes.laq.buckets import Buckets, as_bytes
+from headrace.recipes.laq.buckets import Bucket, Buckets, as_bytes
 from headrace.recipes.laq.canvas import Image, save_png
 from headrace.recipes.laq.frame_errors import FrameErrors
 from headrace.recipes.laq.image_loggers import log_images
@@ -31,7 +33,7 @@ from headrace.recipes.laq.progress import (
     step_folder,
     step_folders,
 )
-from headrace.recipes.laq.sheets import Moved, draw_sheets, shrunk, taken_in_turn
+from headrace.recipes.laq.sheets import Moved, dataset_sheet, overview_sheets, taken_in_turn
 from headrace.recipes.laq.usage import Transfer, code_usage, latent_transfer, sequence_usage
 
 __all__ = ["ValidationPictures"]
@@ -50,6 +52,9 @@ class ValidationPictures(Callback):
     `points` samples a dataset. The overview shows `tracked` samples, the same ones every time as
     long as the validation set is the same. Of long runs `keep` validations keep their pictures:
     beyond that every second one is removed, so that they still span the run.
+
+    Training hardly waits: the pictures of the datasets are drawn one by one after the batches that
+    follow, and with the next validation or at the end what is left of them.
 
     Only the first rank draws; val/recon_mse and val/copy_mse are of all ranks. The sanity check
     draws nothing, training is not changed, and no picture that cannot be written stops it.
@@ -72,11 +77,12 @@ class ValidationPictures(Callback):
                 remedy="Use positive numbers, and keep 2 validations at least",
             )
         self.folder = Path(folder)
-        self.seconds = 0.0  #: that the last drawing took
+        self.seconds = 0.0  #: that training waited for the pictures of the last validation
         self._tracked, self._keep = tracked, keep
         self._buckets = Buckets(pictures, points, bytes=bytes)
         self._errors = FrameErrors()
         self._numbers: dict[str, float] = {}
+        self._later: deque[Callable[[], None]] = deque()  # pictures still to be drawn
         self._train_loss: Tensor | None = None  # sum since the last validation, on the device
         self._train_steps = 0
 
@@ -96,9 +102,12 @@ class ValidationPictures(Callback):
             loss = loss.detach().float()
             self._train_loss = loss if self._train_loss is None else self._train_loss + loss
             self._train_steps += 1
+        if self._later:
+            self._later.popleft()()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A new validation."""
+        self._draw_rest()
         self._buckets.clear()
         self._errors, self._numbers = FrameErrors(), {}
 
@@ -140,6 +149,8 @@ class ValidationPictures(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The numbers of this step, by now with the loss, into metrics.csv."""
+        if trainer.state.fn != "fit":
+            self._draw_rest()  # no batches follow
         if not self._numbers:
             return
         known = trainer.callback_metrics
@@ -151,12 +162,22 @@ class ValidationPictures(Callback):
             add_row(self.folder / METRICS, trainer.global_step, values)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The course of the run in a picture."""
+        """The rest, and the course of the run in a picture."""
+        self._finish(trainer)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """The same when training is stopped."""
+        self._finish(trainer)
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def _finish(self, trainer: Trainer) -> None:
+        self._draw_rest()
         if trainer.global_rank == 0 and step_folders(self.folder):
             with _excused():
                 progress_strip(self.folder)
-
-    # -- the rest ------------------------------------------------------------------------------
 
     def _transfer(self, model: Laq, device: torch.device) -> tuple[Moved | None, Transfer | None]:
         """The tracked samples, each under the action of the next one."""
@@ -195,33 +216,44 @@ class ValidationPictures(Callback):
         return numbers
 
     def _draw(self, trainer: Trainer, codebook_size: int, moved: Moved | None) -> None:
-        kept = self._buckets.items()
+        kept, by_name = self._buckets.items(), dict(self._buckets.items())
         tracked = taken_in_turn(kept, self._tracked)
-        step = trainer.global_step
-        sheets = draw_sheets(kept, tracked, moved, codebook_size, f"step {step}")
-        files = dict(sheets)
-        by_name = dict(kept)
-        shown = [(name, i) for name, i in tracked if i < len(by_name[name].recon)]
-        if shown:
-            frames = np.stack([by_name[name].frames[i] for name, i in shown])
-            recon = np.stack([by_name[name].recon[i] for name, i in shown])
-            files[SAMPLES.removesuffix(".png")] = sample_tiles(shrunk(frames), shrunk(recon))
+        step, logged = trainer.global_step, logged_step(trainer)
+        title = f"step {step}"
         with _excused():
-            self._write(step, files)
-        images = {f"val/{name}": image for name, image in sheets.items()}
-        log_images(trainer, images, logged_step(trainer))
+            self._make_room(step)
+            shown = [(name, i) for name, i in tracked if i < len(by_name[name].recon)]
+            if shown:
+                frames = np.stack([by_name[name].frames[i] for name, i in shown])
+                recon = np.stack([by_name[name].recon[i] for name, i in shown])
+                save_png(sample_tiles(frames, recon), step_folder(self.folder, step) / SAMPLES)
 
-    def _write(self, step: int, files: dict[str, Image]) -> None:
-        folder = step_folder(self.folder, step)
-        for name, image in files.items():
-            save_png(image, folder / f"{name}.png")
-        later = [path for number, path in step_folders(self.folder) if number > step]
-        for path in later:  # of a run that this one resumes
+        def publish(sheets: dict[str, Image]) -> None:
+            with _excused():
+                for name, sheet in sheets.items():
+                    save_png(sheet, step_folder(self.folder, step) / f"{name}.png")
+            log_images(trainer, {f"val/{name}": sheet for name, sheet in sheets.items()}, logged)
+
+        def draw(name: str, bucket: Bucket) -> None:
+            sheet = dataset_sheet(bucket, codebook_size, f"{name}, {title}")
+            publish({f"datasets/{name}": sheet})
+
+        publish(overview_sheets(kept, tracked, moved, codebook_size, title))
+        self._later.extend(partial(draw, name, bucket) for name, bucket in kept)
+
+    def _draw_rest(self) -> None:
+        while self._later:
+            self._later.popleft()()
+
+    def _make_room(self, step: int) -> None:
+        """No pictures of later steps, as a resumed run finds them, and not too many of earlier."""
+        earlier = step_folders(self.folder)
+        surplus = [path for number, path in earlier if number >= step]
+        steps = [path for number, path in earlier if number < step]
+        if len(steps) >= self._keep:
+            surplus += steps[1::2]
+        for path in surplus:
             shutil.rmtree(path)
-        steps = step_folders(self.folder)
-        if len(steps) > self._keep:
-            for _, path in steps[1:-1:2]:
-                shutil.rmtree(path)
 
 
 @contextmanager
