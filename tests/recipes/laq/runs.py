@@ -60,13 +60,13 @@ def task(**changes):
 
 def trainer(folder, steps, callbacks, **options):
     return lightning.Trainer(
-        accelerator="cpu",
         max_steps=steps,
         callbacks=callbacks,
         default_root_dir=folder,
         enable_progress_bar=False,
         enable_model_summary=False,
         **{
+            "accelerator": "cpu",
             "logger": False,
             "enable_checkpointing": False,
             "num_sanity_val_steps": 0,

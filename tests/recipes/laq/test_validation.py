@@ -13,6 +13,7 @@ from lightning.pytorch.loggers import CSVLogger, Logger  # noqa: E402
 
 from headrace.errors import UsageError  # noqa: E402
 from headrace.recipes.laq import progress_strip  # noqa: E402
+from headrace.recipes.laq.ema import Ema  # noqa: E402
 from headrace.recipes.laq.frame_errors import FrameErrors  # noqa: E402
 from headrace.recipes.laq.model import LaqOutput  # noqa: E402
 from headrace.recipes.laq.progress import add_row, read_rows, step_folders  # noqa: E402
@@ -178,6 +179,24 @@ def test_a_model_that_makes_no_pictures_has_those_of_its_codes_and_short_floats_
     )
     fit.fit(task(), loader(2), loader(1))
     assert files(tmp_path / "both" / "step_00000002") >= SHEETS
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_pictures_and_averages_of_a_run_on_a_gpu_in_short_floats(tmp_path):
+    on_gpu = {"accelerator": "gpu", "devices": 1, "precision": "bf16-mixed"}
+    fit = trainer(tmp_path, 2, [ValidationPictures(tmp_path), Ema(0.9)], **on_gpu)
+    fit.fit(task(), loader(2), loader(1))
+    fit.save_checkpoint(tmp_path / "two.ckpt")
+    assert files(tmp_path / "step_00000002") >= SHEETS
+    fit = trainer(tmp_path, 4, [ValidationPictures(tmp_path), Ema(0.9)], **on_gpu)
+    fit.fit(task(), loader(4), loader(1), ckpt_path=tmp_path / "two.ckpt")
+    assert [step for step, _ in step_folders(tmp_path)] == [2, 4]
+
+
+def test_validating_alone_draws_everything_too(tmp_path):
+    fit = trainer(tmp_path, 2, [ValidationPictures(tmp_path)])
+    fit.validate(task(), loader(1), verbose=False)
+    assert files(tmp_path / "step_00000000") >= SHEETS
 
 
 def test_long_runs_keep_pictures_that_span_them_and_resumed_ones_none_of_the_future(tmp_path):
