@@ -18,12 +18,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's advice on worke
 
 
 def test_the_tiny_model_learns_what_moves_from_plain_scenes(tmp_path):
-    synthesize(tmp_path / "data", "plain", episodes=24, only=["berkeley_cable_routing"], workers=1)
+    synthesize(tmp_path / "data", "plain", 24, only=["bc_z"], workers=1, _max_steps=26)
     mixture = hr.Mixture.from_dict(
         {
             "root": str(tmp_path / "data"),
             "defaults": {"split": "train[:80%]", "val_split": "train[80%:]", "offset": 4},
-            "sources": [{"name": "berkeley_cable_routing", "weight": 1.0}],
+            "sources": [{"name": "bc_z", "weight": 1.0}],
         }
     )
     config = LaqConfig.tiny(image_size=32, spatial_depth=1, temporal_depth=1, decoder_depth=1)
