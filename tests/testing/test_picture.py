@@ -49,6 +49,21 @@ def test_the_object_is_found_where_it_was_drawn(size, place):
     assert find_object(image) == pytest.approx(place[:2], abs=0.01)
 
 
+def test_a_plain_scene_changes_where_the_object_moves_and_nowhere_else():
+    view = View("bridge", 1, 1, "image", 128, 128, plain=True)
+    scene = Scene(view, 0, 3, (0.5, 0.5))
+    here, there = np.array([0.2, 0.45, 0], np.float32), np.array([0.8, 0.7, 0], np.float32)
+    first, later, last = scene.frame(0, here), scene.frame(7, here), scene.frame(8, there)
+    assert np.array_equal(first, later)  # nothing counts, flickers or rustles
+    with pytest.raises(ValueError, match="no tag"):
+        read_tag(first)
+    for frame, place in ((first, here), (last, there)):
+        assert find_object(through_jpeg(frame, 90)) == pytest.approx(place[:2], abs=0.01)
+    usual = picture(128, 128, place=here)
+    magenta = [((x[..., 0] > 200) & (x[..., 1] < 60)).sum() for x in (usual, first)]
+    assert magenta[1] > 2.5 * magenta[0]
+
+
 def test_a_tag_holds_a_million_episodes_and_ten_thousand_steps():
     image = np.zeros((64, 64, 3), np.uint8)
     largest = Tag(dataset=255, episode=2**24 - 1, step=2**16 - 1, camera=15)

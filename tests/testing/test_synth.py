@@ -200,7 +200,7 @@ def test_a_full_disk_ends_with_a_clear_error_and_no_half_dataset(tmp_path, monke
 
 
 def test_an_unknown_preset_names_the_nearest(tmp_path):
-    with pytest.raises(UsageError, match=r"no preset 'oxe'\. .*Known: oxe29, odd"):
+    with pytest.raises(UsageError, match=r"no preset 'oxe'\. .*Known: oxe29, plain, odd"):
         synthesize(tmp_path, preset="oxe")
 
 

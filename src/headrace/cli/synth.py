@@ -16,16 +16,17 @@ Write synthetic RLDS datasets in TFDS's exact layout, without TensorFlow.
 
 Preset oxe29: the 29 datasets of the reference mixture with their real names, versions, keys,
 resolutions and encodings; every frame shows which dataset, episode and step it is, and a moving
-object whose place and displacement are the state and the action. Preset odd: small datasets with
-everything unusual that TFDS can write. Preset network: network measurements in 180 + 20 Parquet
-files (DIR/train, DIR/test); --rows 425000 makes them 1.8 GB.
+object whose place and displacement are the state and the action. Preset plain: the same without
+labels and grain, evenly lit, with a larger object: for small models to learn from. Preset odd:
+small datasets with everything unusual that TFDS can write. Preset network: network measurements in
+180 + 20 Parquet files (DIR/train, DIR/test); --rows 425000 makes them 1.8 GB.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("dir", metavar="DIR", help="folder to write the datasets to")
-    parser.add_argument("--preset", choices=("oxe29", "odd", "network"), default="oxe29")
+    parser.add_argument("--preset", choices=("oxe29", "plain", "odd", "network"), default="oxe29")
     parser.add_argument(
         "--episodes", type=int, default=8, metavar="N", help="episodes a dataset (default: 8)"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -23,7 +23,7 @@ from headrace.testing.schema import parse_features
 from headrace.testing.values import EpisodeMaker
 from headrace.testing.wire import Values
 
-__all__ = ["OxeDataset", "dataset", "datasets", "episode_values"]
+__all__ = ["OxeDataset", "dataset", "datasets", "episode_values", "plain_datasets"]
 
 _VARIATION = 0.4  # of an episode's length around the mean
 _HOLDOUT = 8  # one held-out episode for so many training episodes
@@ -40,6 +40,7 @@ class OxeDataset:
     length: int  #: mean number of steps
     holdout: str | None = None  #: name of a second split
     dialect: f.Dialect = "current"
+    plain: bool = False  #: pictures of the scene alone, see `plain_datasets`
 
     @property
     def name(self) -> str:
@@ -93,6 +94,7 @@ class OxeDataset:
             state=self.known.state,
             action=self.known.action,
             codes=self.known.language if self.known.language_codes else None,
+            plain=self.plain,
         )
         return maker.make()
 
@@ -111,6 +113,16 @@ def datasets() -> dict[str, OxeDataset]:
             known, number, parse_features(schema), entry["length"], entry.get("holdout")
         )
     return made
+
+
+@cache
+def plain_datasets() -> dict[str, OxeDataset]:
+    """The same datasets with pictures to learn from: no label, no tag, no grain, even light.
+
+    A label that counts and a tag that flickers are most of what changes between two small frames,
+    and no action explains them. The object that moves is larger too.
+    """
+    return {name: replace(known, plain=True) for name, known in datasets().items()}
 
 
 def dataset(name: str) -> OxeDataset:

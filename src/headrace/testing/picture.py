@@ -28,6 +28,7 @@ _Colour: TypeAlias = tuple[int, int, int]
 
 _MAGENTA = (232, 24, 170)  # the only thing of this hue in any scene
 _RADIUS = 0.05  # of the disc, as a fraction of the shorter side
+_LARGE = 1.8  # times that in a plain scene: motion that is plain to see in 64 pixels
 _VARIANTS = 3  # of the grain, taken in turn: a still scene never repeats a frame's bytes at once
 _FONT = cv2.FONT_HERSHEY_SIMPLEX
 _ARMS: tuple[_Colour, ...] = ((222, 222, 216), (70, 74, 80), (214, 160, 60), (120, 150, 175))
@@ -45,6 +46,7 @@ class View:
     height: int
     width: int
     channels: int = 3  #: 1 for grey, 3 for RGB
+    plain: bool = False  #: the scene alone, evenly lit, with a large object
 
     @property
     def close(self) -> bool:
@@ -68,9 +70,13 @@ class Scene:
         self._base = (float(rng.uniform(0.3, 0.7)), 0.0)
         size = view.height, view.width
         surface = make_surface(seed, view.dataset, view.number, view.camera, *size, view.close)
-        image = _lit(surface.pixels, rng)
-        for _ in range(3 if view.close else 5):
+        even = np.asarray(np.clip(surface.pixels, 0, 255), np.uint8)
+        image = even if view.plain else _lit(surface.pixels, rng)
+        for _ in range(3 if view.close or view.plain else 5):
             _draw_thing(image, rng, surface.horizon)
+        if view.plain:
+            self._band, self._variants = 0, [image] * _VARIANTS
+            return
         _draw_goal(image, goal)
         self._band, self._t_at, self._t_scale = _draw_label(image, view, episode)
         self._variants = [_grainy(image, surface.grain, rng) for _ in range(_VARIANTS)]
@@ -79,9 +85,11 @@ class Scene:
         """The picture of a step, with the object at `place` (x, y, height above the table)."""
         view = self._view
         image = self._variants[step % _VARIANTS].copy()
-        _draw_arm(image, self._base, place, self._arm, self._band)
-        cv2.putText(image, f"t {step}", self._t_at, _FONT, self._t_scale, (245, 245, 240), 1, 16)
-        draw_tag(image, Tag(view.number, self._episode, step, view.camera))
+        _draw_arm(image, self._base, place, self._arm, self._band, _LARGE if view.plain else 1.0)
+        if not view.plain:
+            white = (245, 245, 240)
+            cv2.putText(image, f"t {step}", self._t_at, _FONT, self._t_scale, white, 1, 16)
+            draw_tag(image, Tag(view.number, self._episode, step, view.camera))
         if view.channels == 1:
             return np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)[..., None], np.uint8)
         return image
@@ -197,12 +205,13 @@ def _draw_arm(
     place: npt.NDArray[np.float32],
     colour: _Colour,
     band: int,
+    size: float,
 ) -> None:
     """An arm of two links that reaches from below the label to a gripper around the disc."""
     height, width = image.shape[:2]
     short = min(height, width)
     x, y, lift = float(place[0]) * width, float(place[1]) * height, float(place[2])
-    radius = max(2.5, _RADIUS * short)
+    radius = max(2.5, size * _RADIUS * short)
 
     def at(px: float, py: float) -> tuple[int, int]:
         """Pixel centres are at half integers; OpenCV's at integers."""
@@ -210,7 +219,7 @@ def _draw_arm(
 
     image = image[band:]
     dark: _Colour = (colour[0] // 2, colour[1] // 2, colour[2] // 2)
-    thick = max(1, round(short * 0.03))
+    thick = max(1, round(short * 0.03 * size))
     palm = (x, y - 1.9 * radius)
     root = (base[0] * width, float(band))
     elbow = ((root[0] + palm[0]) / 2 + 0.12 * width, (root[1] + palm[1]) / 2 - 0.04 * height)

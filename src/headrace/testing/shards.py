@@ -15,7 +15,11 @@ from headrace.testing.writer import ShardReport, shard_name, write_shard
 __all__ = ["PRESETS", "ShardJob", "ShardResult", "frames_of", "plan_shards", "write_job"]
 
 #: Every preset: its datasets by name.
-PRESETS: dict[str, Callable[[], dict[str, Any]]] = {"oxe29": oxe29.datasets, "odd": odd.datasets}
+PRESETS: dict[str, Callable[[], dict[str, Any]]] = {
+    "oxe29": oxe29.datasets,
+    "plain": oxe29.plain_datasets,
+    "odd": odd.datasets,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class EpisodeMaker:
     state: str | None = None  #: step key of the field that holds the object's place
     action: str | None = None  #: step key of the field that holds its displacement
     codes: str | None = None  #: step key of an instruction given as code points
+    plain: bool = False  #: pictures of the scene alone
 
     def make(self) -> Values:
         """The values of an episode, column by column."""
@@ -100,7 +101,8 @@ class EpisodeMaker:
     def _images(self, feature: f.Image, key: str) -> list[bytes]:
         height, width, channels = (int(size or 0) for size in feature.shape)
         name = key.rpartition("/")[2]
-        view = View(self.name, self.number, self._cameras[key], name, height, width, channels)
+        camera = self._cameras[key]
+        view = View(self.name, self.number, camera, name, height, width, channels, self.plain)
         if feature.dtype != "uint8":
             depth = DepthScene(view, self.seed, self.episode, feature.dtype)
             frames = (depth.frame(t, place) for t, place in enumerate(self.path))

@@ -134,7 +134,7 @@ def test_buckets_keep_the_first_samples_of_every_dataset_and_no_more():
     assert {n: len(b.frames) for n, b in kept.items()} == {"a": 2, "b": 1, "c": 1}
     assert {n: len(b.codes) for n, b in kept.items()} == {"a": 3, "b": 1, "c": 1}
     assert np.array_equal(kept["a"].frames[1], first["frames"][1].numpy())
-    assert np.array_equal(kept["b"].recon[0], out.recon[3].numpy())
+    assert np.array_equal(np.moveaxis(kept["b"].recon[0], 0, -1), as_image(out.recon[3].numpy()))
     assert kept["a"].indices().tolist() == out.indices[:3].tolist()
     assert len(kept["a"].actions) == 3
     buckets.clear()
@@ -159,3 +159,17 @@ def test_a_batch_without_dataset_numbers_has_one_bucket_and_too_many_datasets_ar
     del batch["dataset"]
     buckets.add(batch, output_of(2))
     assert [name for name, _ in buckets.items()] == ["all"]
+
+
+def test_pictures_are_kept_within_so_many_bytes_shared_by_the_datasets():
+    sample = 3 * 2 * 8 * 8 + 3 * 8 * 8
+    buckets = Buckets(pictures=8, bytes=7 * sample)  # two for each of three datasets
+    for _ in range(3):
+        buckets.add(batch_of([0, 0, 1, 2]), output_of(4))
+    assert {name: len(bucket.frames) for name, bucket in buckets.items()} == {
+        "a": 2,
+        "b": 2,
+        "c": 2,
+    }
+    assert buckets.held == 6 * sample
+    assert [len(bucket.codes) for _, bucket in buckets.items()] == [6, 3, 3]

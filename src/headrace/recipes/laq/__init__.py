@@ -1,7 +1,8 @@
 """Latent action quantisation: discrete actions from pairs of frames, without action labels.
 
 A recipe to read from top to bottom: `config`, `model` (and the parts it names), `optimizer`,
-`task` (a Lightning module), `options` and `program` (what `headrace train` runs).
+`task` (a Lightning module) with its callbacks `validation` and `ema`, `options` and `program` (what
+`headrace train` runs).
 
 >>> from headrace.recipes.laq import Laq, LaqConfig
 >>> model = Laq(LaqConfig.tiny())
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.recipes.laq.model import Laq, LaqOutput, trainable_parameters
     from headrace.recipes.laq.nsvq import Replacement, replacement_due
     from headrace.recipes.laq.optimizer import learning_rate, make_optimizer, make_schedule
+    from headrace.recipes.laq.progress import progress_strip
     from headrace.recipes.laq.teachers import Teachers, load_teachers
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "load_teachers",
     "make_optimizer",
     "make_schedule",
+    "progress_strip",
     "provenance",
     "replacement_due",
     "step_flops",
@@ -52,6 +55,7 @@ _PLACES = {
     "model": ("Laq", "LaqOutput", "trainable_parameters"),
     "nsvq": ("Replacement", "replacement_due"),
     "optimizer": ("learning_rate", "make_optimizer", "make_schedule"),
+    "progress": ("progress_strip",),
     "teachers": ("Teachers", "load_teachers"),
 }
 

@@ -13,7 +13,19 @@ from numpy.typing import NDArray
 
 from headrace.errors import UsageError
 
-__all__ = ["GREY", "INK", "LINE", "PAPER", "Image", "blank", "palette", "save_png", "write"]
+__all__ = [
+    "GREY",
+    "INK",
+    "LINE",
+    "PAPER",
+    "Colour",
+    "Image",
+    "blank",
+    "line",
+    "palette",
+    "save_png",
+    "write",
+]
 
 Image: TypeAlias = NDArray[np.uint8]
 Colour: TypeAlias = tuple[int, int, int]
@@ -37,6 +49,11 @@ def write(image: Image, left: int, baseline: int, text: str, colour: Colour = IN
     cv2.putText(image, plain, (left, baseline), _FONT, _SCALE, colour, 1, cv2.LINE_AA)
 
 
+def line(image: Image, start: tuple[int, int], end: tuple[int, int], colour: Colour = INK) -> None:
+    """A thin line between two points (x, y)."""
+    cv2.line(image, start, end, colour, 1, cv2.LINE_AA)
+
+
 def palette(count: int) -> list[Colour]:
     """Colours that are told apart: around the colour circle, light and dark in turn."""
     colours = []
@@ -48,9 +65,10 @@ def palette(count: int) -> list[Colour]:
 
 
 def save_png(image: Image, path: str | Path) -> Path:
-    """Write a picture, and the folders above it."""
+    """Write a picture, and the folders above it. Quickly rather than as small as can be."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not cv2.imwrite(str(path), cv2.cvtColor(image, cv2.COLOR_RGB2BGR)):
+    fast = [cv2.IMWRITE_PNG_COMPRESSION, 1]
+    if not cv2.imwrite(str(path), cv2.cvtColor(image, cv2.COLOR_RGB2BGR), fast):
         raise UsageError(f"the picture {str(path)!r} cannot be written", remedy="End it in .png")
     return path

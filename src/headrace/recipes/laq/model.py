@@ -120,6 +120,18 @@ class Laq(nn.Module):
         predicted = self._decode(name, self._see(frames), action)
         return unpatches(predicted.float(), self.config.patch)
 
+    @torch.no_grad()
+    def feature_error(self, frames: Tensor, indices: Tensor) -> Tensor | None:
+        """How far the tokens of t+k are from those foretold under the action `indices`.
+
+        None without a feature decoder.
+        """
+        if "feature" not in self.decoders:
+            return None
+        seen = self._see(frames)
+        predicted = self._decode("feature", seen, self.action(self.nsvq.codebook[indices]))
+        return functional.mse_loss(predicted.float(), seen.tokens[:, 1].float())
+
     def _see(self, frames: Tensor) -> _Seen:
         self.config.check_frames(tuple(frames.shape))
         values = _unit_range(patches(frames, self.config.patch))

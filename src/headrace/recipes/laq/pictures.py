@@ -51,7 +51,7 @@ def transfer_grid(
     frames and donors [B, 3, 2, H, W], moved [B, 3, H, W].
     """
     columns = [donors[:, :, 0], donors[:, :, -1], frames[:, :, 0], moved]
-    return _table(columns, ["donor t", "donor t+k", "t", "t + donor's action"], titles)
+    return _table(columns, ["donor t", "donor t+k", "t", "t + action"], titles)
 
 
 def _table(columns: list[NDArray[Any]], heads: list[str], titles: list[str] | None) -> Image:

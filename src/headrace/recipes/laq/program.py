@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +25,13 @@ from headrace.outputs.lightning import (
 )
 from headrace.outputs.lightning.callbacks.loading import find_loader
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
+from headrace.recipes.laq.ema import Ema
 from headrace.recipes.laq.flops import step_flops
 from headrace.recipes.laq.model import trainable_parameters
 from headrace.recipes.laq.options import LaqRun
 from headrace.recipes.laq.taken_over import check_resumed, take_weights
 from headrace.recipes.laq.task import LaqTask
+from headrace.recipes.laq.validation import ValidationPictures
 from headrace.recipes.training.checkpoint_file import CheckpointFile
 from headrace.recipes.training.checkpoints import LastCheckpoint, WholeCheckpoints
 from headrace.recipes.training.devices import Devices
@@ -146,7 +147,7 @@ def _train(
         BatchMix(run.path, warmup=min(8, (training.steps - begins) * training.accumulate // 4)),
         Memory(logging.print_every, folder=run.path),
         doctor,
-        *_made_elsewhere(plan, run),
+        *_pictures_and_average(plan, run),
         last,
     ]
     best = None
@@ -295,17 +296,13 @@ def _more_loggers(plan: LaqRun, run: RunFolder, tell: Any) -> list[Logger]:
     return [each for each in found if each is not None]
 
 
-def _made_elsewhere(plan: LaqRun, run: RunFolder) -> list[Callback]:
+def _pictures_and_average(plan: LaqRun, run: RunFolder) -> list[Callback]:
     """Pictures of validations and an average of the weights, where they are asked for."""
     made: list[Callback] = []
     if plan.training.ema is not None:
-        made.append(import_module("headrace.recipes.laq.ema").Ema(plan.training.ema))
+        made.append(Ema(plan.training.ema))
     if plan.training.pictures and plan.training.val_batches:
-        try:
-            module = import_module("headrace.recipes.laq.validation")
-        except ModuleNotFoundError:
-            return made
-        made.append(module.ValidationPictures(run.visualizations))
+        made.append(ValidationPictures(run.visualizations))
     return made
 
 

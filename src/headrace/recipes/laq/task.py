@@ -1,6 +1,6 @@
 """The model as a Lightning module. Needs lightning; the model itself does not.
 
-Only this module of the recipe imports it, and nothing of the recipe imports this module.
+Nothing of the recipe imports this module; `validation` and `ema` are callbacks for it.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ class Transfer:
     transfer_mse: float  #: between frame t+k and frame t under another sample's action
     self_mse: float  #: the same under its own action
     moved: Any  #: tensor [B, 3, H, W]: frame t under the other's action
+    feature_ratio: float | None = None  #: as `ratio`, of tokens instead of pixels
 
     @property
     def ratio(self) -> float:
@@ -79,21 +80,26 @@ def sequence_usage(indices: NDArray[Any], codebook_size: int) -> SequenceUsage:
 def latent_transfer(model: Laq, frames: Tensor, shift: int = 1) -> Transfer:
     """Give each sample i the action of sample i + shift (around the batch).
 
-    frames [B, 3, 2, H, W] on the model's device. The model is put into evaluation for it.
+    frames [B, 3, 2, H, W] on the model's device. The model is put into evaluation for it. Where
+    a feature decoder teaches the codes, its own ratio says so long before the pictures do.
     """
     was_training = model.training
     model.eval()
     try:
         indices = model.encode(frames)  # [B, codes]
         own = model.imagine(frames, indices)
-        moved = model.imagine(frames, indices.roll(-shift, dims=0))
+        others = indices.roll(-shift, dims=0)
+        moved = model.imagine(frames, others)
+        errors = [model.feature_error(frames, codes) for codes in (indices, others)]
     finally:
         model.train(was_training)
     last = frames[:, :, -1].float()
     if not frames.is_floating_point():
         last = last / 255
-    own_mse = (own - last).square().mean().item()
-    return Transfer((moved - last).square().mean().item(), own_mse, moved)
+    own_mse, moved_mse = ((made - last).square().mean().item() for made in (own, moved))
+    mine, theirs = errors
+    ratio = None if mine is None or theirs is None else theirs.item() / max(mine.item(), 1e-12)
+    return Transfer(moved_mse, own_mse, moved, ratio)
 
 
 def _entropy(counts: NDArray[Any]) -> float:
