@@ -65,6 +65,7 @@ def train(plan: LaqRun) -> Ended:
     devices = Devices.choose(
         asked.accelerator, asked.devices, asked.nodes, asked.strategy, asked.precision
     )
+    devices.share_cpus()
     torch.manual_seed(asked.seed)
     task, notes = _task(plan, devices.precision)
     if source is not None:
