@@ -122,12 +122,12 @@ def test_loader_options_are_those_of_the_loader():
         (["training.steps=0"], "training: steps is 0"),
         (["training.betas=[0.9]"], "training.betas is [0.9]"),
         (["training.lr=1e-4,3e-4"], "asks for several runs"),
-        (["training.steps.x=3"], "training.steps is 400 (int), not a group of keys"),
+        (["training.steps.x=3"], "training.steps is 1200 (int), not a group of keys"),
         (["training.profiler=smple"], "training.profiler is 'smple'. Did you mean 'simple'?"),
         (["training.ema=2"], "ema is 2.0"),
         (["logging.mode=no"], "logging.mode is 'no'. Give online or offline or null"),
         (["data.loader=4"], "data.loader is 4 (int), not a group of keys"),
-        (["data.loader.image_size=32"], "data.loader.image_size is 32 but model.image_size is 64"),
+        (["data.loader.image_size=64"], "data.loader.image_size is 64 but model.image_size is 32"),
         (["model.image_size=60"], "model: patch 8 does not divide image_size 60"),
         (["data.mixture=oxe30"], "data.mixture: there is no such mixture file [file oxe30]"),
         (["data=oxe29"], "there is no root. Give data.root=FOLDER"),
@@ -166,7 +166,7 @@ def test_a_folder_of_ones_own_adds_experiments_and_choices(config, train, tmp_pa
     )
     found = config("experiment=mine", "--config-dir", tmp_path)
     assert (found["model"]["codes"], found["training"]["steps"]) == (1, 7)
-    assert found["training"]["val_every"] == 100  # of the experiment it begins with
+    assert found["training"]["val_every"] == 150  # of the experiment it begins with
     assert "mine             Mine." in train("--list", "--config-dir", tmp_path)[1]
     own.write_text("# @package _global_\ntraining: {stepps: 7}\n")
     code, _, err = train("experiment=mine", "data.root=/x", "--config-dir", tmp_path)

@@ -45,6 +45,7 @@ SMALL = [
     "data.loader.keep_free=0",
     "training.warmup=2",
     # The rate does not depend on the number of steps, so runs of any length can be compared.
+    "training.lr=1e-3",
     "training.min_lr=1e-3",
     "training.val_batches=1",
     "training.pictures=false",

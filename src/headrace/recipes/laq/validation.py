@@ -53,8 +53,8 @@ class ValidationPictures(Callback):
     long as the validation set is the same. Of long runs `keep` validations keep their pictures:
     beyond that every second one is removed, so that they still span the run.
 
-    Training hardly waits: the pictures of the datasets are drawn one by one after the batches that
-    follow, and with the next validation or at the end what is left of them.
+    Training hardly waits: pictures are written and sent, and those of the datasets drawn, one by
+    one after the batches that follow, and with the next validation or at the end what is left.
 
     Only the first rank draws; val/recon_mse and val/copy_mse are of all ranks. The sanity check
     draws nothing, training is not changed, and no picture that cannot be written stops it.
@@ -228,17 +228,17 @@ class ValidationPictures(Callback):
                 recon = np.stack([by_name[name].recon[i] for name, i in shown])
                 save_png(sample_tiles(frames, recon), step_folder(self.folder, step) / SAMPLES)
 
-        def publish(sheets: dict[str, Image]) -> None:
+        def publish(name: str, sheet: Image) -> None:
             with _excused():
-                for name, sheet in sheets.items():
-                    save_png(sheet, step_folder(self.folder, step) / f"{name}.png")
-            log_images(trainer, {f"val/{name}": sheet for name, sheet in sheets.items()}, logged)
+                save_png(sheet, step_folder(self.folder, step) / f"{name}.png")
+            log_images(trainer, {f"val/{name}": sheet}, logged)
 
         def draw(name: str, bucket: Bucket) -> None:
             sheet = dataset_sheet(bucket, codebook_size, f"{name}, {title}")
-            publish({f"datasets/{name}": sheet})
+            publish(f"datasets/{name}", sheet)
 
-        publish(overview_sheets(kept, tracked, moved, codebook_size, title))
+        sheets = overview_sheets(kept, tracked, moved, codebook_size, title)
+        self._later.extend(partial(publish, name, sheet) for name, sheet in sheets.items())
         self._later.extend(partial(draw, name, bucket) for name, bucket in kept)
 
     def _draw_rest(self) -> None:
