@@ -37,7 +37,7 @@ from headrace.recipes.laq.teachers import Teachers
 
 PRESETS = {"full": lambda: LaqConfig(flow_decoder=False), "small": LaqConfig.small}
 PEAK = 989e12  #: dense bfloat16 of an H200
-VALIDATE_EVERY, VALIDATIONS, VALIDATION_BATCHES = 50, 3, 4
+VALIDATE_EVERY, VALIDATION_BATCHES = 50, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +82,7 @@ def main() -> None:
     parser.add_argument("--decode", choices=("cpu", "gpu", "auto"), nargs="+", default=["cpu"])
     parser.add_argument("--steps", type=int, default=60, help="of a round")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--validations", type=int, default=3, help="one every 50 steps")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--threads", type=int, help="of the loader (default: a CPU each)")
     parser.add_argument("--out", type=Path, default=Path("laq_gpu.json"))
@@ -142,7 +143,7 @@ def measure(args: argparse.Namespace, batch_size: int, decode: Any) -> Row:
             seconds = _timed(step, (kept for _ in range(args.steps)))
             replayed.append(batch_size * args.steps / seconds)
         gpu = busy.stop()
-        validated = _validate(loader, batches, model, step)
+        validated = _validate(loader, batches, model, step, args.validations)
         alone = _alone(batches, batch_size)
         limit = decode_limit(loader.loader, seconds=2.0).samples_per_s
     rate, ceiling = statistics.median(fed), statistics.median(replayed)
@@ -184,6 +185,7 @@ def _validate(
     batches: Iterator[Any],
     model: torch.nn.Module,
     step: Callable[[torch.Tensor], None],
+    validations: int,
 ) -> Validated:
     firsts, nexts, memory, longest = [], [], [], 0.0
 
@@ -195,7 +197,7 @@ def _validate(
         longest = max(longest, waited)
         return frames, waited
 
-    for _ in range(VALIDATIONS):
+    for _ in range(validations):
         for number in range(VALIDATE_EVERY):
             frames, waited = take(batches)
             if number == 0 and firsts:
