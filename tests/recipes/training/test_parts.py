@@ -155,7 +155,7 @@ def test_the_profile_divides_the_time_between_steps_into_waiting_and_other():
     profile._clock, profile._loader = clock, loader
     profile.on_train_batch_end(None, None, None, None, 0)  # the first is not counted
 
-    def step(gap, waited, validation=0.0):
+    def step(gap, waited, validation=0.0, saving=0.0):
         clock.now += gap
         loader.waited_s += waited
         profile.on_train_batch_start(None, None, None, 0)
@@ -169,11 +169,13 @@ def test_the_profile_divides_the_time_between_steps_into_waiting_and_other():
             profile.on_validation_start(None, None)
             clock.now += validation
             profile.on_validation_end(None, None)
+        with profile.saving():
+            clock.now += saving
 
     step(gap=1, waited=0.5)
     clock.done = clock.now - 2  # the device lags behind: nothing is lost
     step(gap=1, waited=4)  # a wait that queued work has covered counts as far as the device idled
-    step(gap=1, waited=0, validation=7)
+    step(gap=1, waited=0, validation=7, saving=2)
     profile._settle(wait=True)
     assert profile.steps == 3
     assert profile._seconds == {
@@ -182,9 +184,11 @@ def test_the_profile_divides_the_time_between_steps_into_waiting_and_other():
         "backward": 15,
         "optimizer": 3,
         "validation": 7,
+        "checkpoint": 2,
         "other": 1.5,
     }
-    assert "dataloader 4.1%  forward 24.3%  backward 40.5%  optimizer 8.1%" in profile.line
+    assert "dataloader 3.8%  forward 23.1%  backward 38.5%  optimizer 7.7%" in profile.line
+    assert "validation 17.9%  checkpoint 5.1%  other 3.8%" in profile.line
 
 
 # -- loggers -----------------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def _train(
         log_every_n_steps=logging.every,
         logger=loggers,
         callbacks=callbacks,
-        plugins=[WholeCheckpoints()],
+        plugins=[WholeCheckpoints(profile.saving, doctor.saving)],
         enable_progress_bar=logging.progress_bar,
         enable_model_summary=False,
         default_root_dir=run.path,

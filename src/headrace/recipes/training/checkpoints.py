@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from time import monotonic
 from types import FrameType
@@ -24,13 +26,25 @@ class WholeCheckpoints(TorchCheckpointIO):
 
     Lightning's own way writes to the system's temporary folder first and copies from there: a run
     that is killed then leaves half a file in the place of a good one.
+
+    Each writing happens within what the callables of `during` give.
     """
+
+    def __init__(self, *during: Callable[[], AbstractContextManager[None]]) -> None:
+        super().__init__()
+        self._during = during
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None
     ) -> None:
         """Replace the file by one that is on the disk."""
-        target = Path(path)
+        with ExitStack() as stack:
+            for enter in self._during:
+                stack.enter_context(enter())
+            self._save(checkpoint, Path(path))
+
+    @staticmethod
+    def _save(checkpoint: dict[str, Any], target: Path) -> None:
         aside = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             target.parent.mkdir(parents=True, exist_ok=True)

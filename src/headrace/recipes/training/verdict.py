@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from headrace.measure.archive import write_json, write_text
@@ -69,6 +69,12 @@ class DoctorWatch(Callback):
         if self._pause is not None:
             self._pause.__exit__(None, None, None)
             self._pause = None
+
+    def saving(self) -> AbstractContextManager[None]:
+        """Around the writing of a checkpoint, which is no part of a step either."""
+        if self._doctor is None or self._pause is not None:
+            return nullcontext()
+        return self._doctor.pause()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Judge."""
