@@ -24,7 +24,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import interpolate
-from torch.utils.dlpack import from_dlpack
 
 from headrace.errors import UsageError
 
@@ -32,7 +31,7 @@ __all__ = ["JpegDecoder", "device_decoder_missing", "refuse_decoding", "resize"]
 
 _cuda: Any = torch.cuda  # much of it has no types
 
-#: JPEGs to pixels on a device; a RuntimeError if one of them is refused.
+#: JPEGs to pixels [h, w, 3] on a device; a RuntimeError if one of them is refused.
 Decode: TypeAlias = Callable[[list[Tensor], torch.device], list[Tensor]]
 _TO_PLANES = (0, 3, 1, 2)
 
@@ -66,7 +65,6 @@ class JpegDecoder:
     def __init__(self, filter: str, library: str | None = None) -> None:
         self.library = library or next(name for name in _LIBRARIES if _has(name))
         self._decode = _LIBRARIES[self.library]()
-        self._planes = self.library == "torchvision"  # it gives [3, h, w], the other [h, w, 3]
         self._filter = filter
 
     def __repr__(self) -> str:
@@ -85,11 +83,10 @@ class JpegDecoder:
         else:  # all at once: a copy for each would take longer than what is copied in vain
             out = frames.reshape(count, height, width, 3).to(device, non_blocking=True)
             out = out.permute(_TO_PLANES).contiguous()
-        kept = np.flatnonzero(each)
-        images = self._decode(_cut(flat, each, kept), device) if len(kept) else []
-        for rows, group in _by_size(kept.tolist(), images):
-            pixels = torch.stack(group)
-            pixels = pixels if self._planes else pixels.permute(_TO_PLANES)
+        kept = np.flatnonzero(each).tolist()
+        images = self._decode([flat[i, : each[i]] for i in kept], device) if kept else []
+        for rows, group in _by_size(kept, images):
+            pixels = torch.stack(group).permute(_TO_PLANES)
             to = torch.tensor(rows).pin_memory().to(device, non_blocking=True)
             out.index_copy_(0, to, resize(pixels, (height, width), self._filter))
         done = _cuda.Event(blocking=True)  # images and the host's memory must live until then
@@ -106,14 +103,6 @@ def resize(images: Tensor, size: tuple[int, int], filter: str) -> Tensor:
         return interpolate(images, size, mode=_MODES[filter])
     resized = interpolate(images.float(), size, mode=_MODES[filter], align_corners=False)
     return resized.round_().to(torch.uint8)  # weights are positive and sum to one: no overflow
-
-
-def _cut(flat: Tensor, lengths: NDArray[np.int32], rows: NDArray[np.int64]) -> list[Tensor]:
-    """The first bytes of rows, in one call: Python's lock is wanted by the training step."""
-    room = flat.shape[1]
-    pieces = np.stack([lengths, room - lengths], axis=1).reshape(-1).tolist()
-    cut = torch.split_with_sizes(flat.view(-1), pieces)
-    return [cut[2 * row] for row in rows.tolist()]
 
 
 def _by_size(rows: list[int], images: list[Tensor]) -> list[tuple[list[int], list[Tensor]]]:
@@ -148,7 +137,7 @@ def _nvimgcodec() -> Decode:
         found = decoders[number].decode([image.numpy() for image in images], cuda_stream=stream)
         if any(image is None for image in found):
             raise RuntimeError("nvImageCodec refused a JPEG")
-        return [from_dlpack(image) for image in found]
+        return [torch.as_tensor(image, device=device) for image in found]
 
     return decode
 
@@ -157,8 +146,8 @@ def _torchvision() -> Decode:
     io = import_module("torchvision.io")
 
     def decode(images: list[Tensor], device: torch.device) -> list[Tensor]:
-        found: list[Tensor] = io.decode_jpeg(images, mode=io.ImageReadMode.RGB, device=device)
-        return found
+        found = io.decode_jpeg(images, mode=io.ImageReadMode.RGB, device=device)
+        return [image.permute(1, 2, 0) for image in found]
 
     return decode
 
