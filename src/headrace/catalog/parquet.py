@@ -130,10 +130,12 @@ class ParquetCatalog:
             counts[file.schema] += 1
         return self.schemas[counts.index(max(counts))]
 
-    @cached_property
-    def digest(self) -> str:
-        """A short name for the files and their rows, whatever folder they lie in."""
-        facts = [[os.path.basename(file.path), list(file.group_rows)] for file in self.files]
+    def digest(self, *, groups: bool = False) -> str:
+        """A short name for the files and their rows (and row groups), in whatever folder."""
+        facts = [
+            [os.path.basename(file.path), list(file.group_rows) if groups else file.rows]
+            for file in self.files
+        ]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
 
     def select(self, columns: Sequence[str] | None = None) -> Columns:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.formats.parquet.columns import Rows
+from headrace.formats.parquet.records import Records
 
 __all__ = ["CacheStatistics", "PieceCache"]
 
@@ -21,7 +21,7 @@ __all__ = ["CacheStatistics", "PieceCache"]
 class CacheStatistics:
     """What a cache has done so far."""
 
-    found: int  #: pieces that were there
+    found: int  #: times that a piece was in memory
     made: int  #: pieces that had to be made
     pieces: int  #: pieces kept now
     nbytes: int  #: bytes of memory they take
@@ -36,7 +36,7 @@ class PieceCache:
     """
 
     def __init__(
-        self, make: Callable[[int], tuple[Rows, int]], limit: int, most_pieces: int = 4096
+        self, make: Callable[[int], tuple[Records, int]], limit: int, most_pieces: int = 4096
     ) -> None:
         self._make = make
         self._limit = limit
@@ -44,13 +44,15 @@ class PieceCache:
         self._fresh()
 
     def _fresh(self) -> None:
-        self._kept: OrderedDict[int, tuple[Rows, int]] = OrderedDict()
+        self._mapped: dict[int, Records] = {}  # those that cost nothing; read without the lock
+        self._kept: OrderedDict[int, tuple[Records, int]] = OrderedDict()
         self._making: dict[int, threading.Event] = {}
         self._lock = threading.Lock()
         self._nbytes = self._peak = self._found = self._made = 0
 
     def __repr__(self) -> str:
-        return f"<PieceCache {len(self._kept)} pieces, {self._nbytes:,} of {self._limit:,} bytes>"
+        pieces = len(self._kept) + len(self._mapped)
+        return f"<PieceCache {pieces} pieces, {self._nbytes:,} of {self._limit:,} bytes>"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_make": self._make, "_limit": self._limit, "_most": self._most}
@@ -59,7 +61,10 @@ class PieceCache:
         self.__dict__.update(state)
         self._fresh()
 
-    def __getitem__(self, number: int) -> Rows:
+    def __getitem__(self, number: int) -> Records:
+        mapped = self._mapped.get(number)
+        if mapped is not None:
+            return mapped
         while True:
             with self._lock:
                 kept = self._kept.get(number)
@@ -73,26 +78,39 @@ class PieceCache:
                     break
             made.wait()  # then look again: it may have failed, or be gone already
         try:
-            rows, size = self._make(number)
+            records, size = self._make(number)
             with self._lock:
-                self._keep(number, rows, size)
-            return rows
+                self._keep(number, records, size)
+            return records
         finally:
             with self._lock:
                 self._making.pop(number).set()
 
-    def _keep(self, number: int, rows: Rows, size: int) -> None:
+    def _keep(self, number: int, records: Records, size: int) -> None:
         self._made += 1
-        self._kept[number] = rows, size
+        if not size:
+            if len(self._mapped) >= self._most:
+                self._mapped = {}  # to map a piece again takes microseconds
+            self._mapped[number] = records
+            return
+        self._kept[number] = records, size
         self._nbytes += size
-        while len(self._kept) > 1 and (self._nbytes > self._limit or len(self._kept) > self._most):
+        while len(self._kept) > 1 and self._nbytes > self._limit:
             _, (_, freed) = self._kept.popitem(last=False)
             self._nbytes -= freed
         self._peak = max(self._peak, self._nbytes)
+
+    def keep_all(self) -> None:
+        """Let nothing go any more."""
+        self._limit = 1 << 62
 
     def statistics(self) -> CacheStatistics:
         """The figures now."""
         with self._lock:
             return CacheStatistics(
-                self._found, self._made, len(self._kept), self._nbytes, self._peak
+                self._found,
+                self._made,
+                len(self._kept) + len(self._mapped),
+                self._nbytes,
+                self._peak,
             )

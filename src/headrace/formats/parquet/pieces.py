@@ -48,6 +48,8 @@ Piece(file=2, first=0, last=1, rows=50)]
                     self._pieces.append(Piece(file, first, number + 1, rows))
                     first, rows = number + 1, 0
         self.ends: Ints = np.cumsum([piece.rows for piece in self._pieces], dtype=np.int64)
+        #: First row of each piece, counted through all files.
+        self.starts: Ints = np.concatenate([np.zeros(1, np.int64), self.ends])[:-1]
         self._ends: list[int] = self.ends.tolist()  # bisecting a list of numbers is faster
 
     def __repr__(self) -> str:
@@ -61,11 +63,6 @@ Piece(file=2, first=0, last=1, rows=50)]
 
     def __getitem__(self, number: int) -> Piece:
         return self._pieces[number]
-
-    @property
-    def starts(self) -> Ints:
-        """First row of each piece, counted through all files."""
-        return np.concatenate([[0], self.ends[:-1]]).astype(np.int64)
 
     def parts(self, first: int, count: int) -> list[tuple[int, int, int]]:
         """(piece, from, to) of each piece that rows lie in, counted through all files."""

@@ -1,4 +1,4 @@
-"""Prepared pieces on disk, as raw columns that are mapped: decoded once, shared by all processes.
+"""Prepared pieces on disk, as raw records that are mapped: decoded once, shared by all processes.
 
 What is mapped is the page cache's, not a process's own memory, and a window touches only its own
 pages: with it a global shuffle costs a window what the window weighs, instead of a whole row group.
@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from headrace.formats.parquet.columns import Rows
 from headrace.formats.parquet.decoding import ParquetStamp
 from headrace.formats.parquet.pieces import Pieces
+from headrace.formats.parquet.records import Records
 
 __all__ = ["PieceStore", "StoreUnusable"]
 
@@ -83,23 +83,23 @@ class PieceStore:
         """Bytes on disk of all pieces in the folder."""
         return sum(self._present().values())
 
-    def find(self, number: int) -> Rows | None:
+    def find(self, number: int) -> Records | None:
         """A piece, mapped; None if it is not there, or not whole."""
         path = self.folder / self._names[number]
         try:
             with path.open("rb") as file:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            rows = _columns(mapped)
-        except (OSError, ValueError, KeyError, struct.error):
+            records = _records(mapped)
+        except (OSError, ValueError, KeyError, TypeError, struct.error):
             return None
         # Windows lie anywhere: reading ahead of them would read twenty times as much.
         mapped.madvise(mmap.MADV_RANDOM)
         if self.limit is not None:
             with contextlib.suppress(OSError):
                 os.utime(path)  # used: the last to be removed
-        return rows
+        return records
 
-    def put(self, number: int, rows: Rows) -> None:
+    def put(self, number: int, records: Records) -> None:
         """Store a piece, or raise `StoreUnusable`."""
         path = self.folder / self._names[number]
         aside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
@@ -107,8 +107,8 @@ class PieceStore:
             self.folder.mkdir(parents=True, exist_ok=True)
             try:
                 with aside.open("wb") as file:
-                    for block in _blocks(rows):
-                        file.write(block)
+                    file.write(_head(records))
+                    file.write(records.data.reshape(-1).data)
                     file.flush()
                     os.fsync(file.fileno())
                 aside.replace(path)
@@ -182,7 +182,7 @@ class PieceStore:
 
 
 def _name(file: ParquetStamp, first: int, last: int) -> str:
-    path = hashlib.sha256(os.fsencode(file.path)).hexdigest()[:16]
+    path = hashlib.sha256(os.fsencode(os.path.realpath(file.path))).hexdigest()[:16]
     stamp = hashlib.sha256(f"{file.size} {file.mtime_ns}".encode()).hexdigest()[:12]
     return f"{path}-{stamp}-{first}-{last}{_SUFFIX}"
 
@@ -191,30 +191,26 @@ def _aligned(size: int) -> int:
     return -(-size // _ALIGN) * _ALIGN
 
 
-def _blocks(rows: Rows) -> Iterator[bytes | memoryview]:
-    """The bytes of a file: head, description, columns, each at a whole cache line."""
-    at, described = 0, []
-    for name, column in rows.items():
-        described.append([name, column.dtype.str, list(column.shape), at])
-        at = _aligned(at + column.nbytes)
-    text = json.dumps({"columns": described, "size": at}).encode()
+def _head(records: Records) -> bytes:
+    """What a file begins with; the records follow at the next whole cache line."""
+    fields = [
+        [name, records.dtype[name].base.str, list(records.dtype[name].shape)]
+        for name in records.dtype.names or ()
+    ]
+    text = json.dumps({"fields": fields, "rows": len(records)}).encode()
     head = _HEAD.pack(_MAGIC, len(text)) + text
-    yield head.ljust(_aligned(len(head)), b"\0")
-    for column in rows.values():
-        data = np.ascontiguousarray(column)
-        yield data.view(np.uint8).reshape(-1).data if data.size else b""
-        yield bytes(_aligned(data.nbytes) - data.nbytes)
+    return head.ljust(_aligned(len(head)), b"\0")
 
 
-def _columns(mapped: mmap.mmap) -> Rows:
-    """The columns of a mapped file."""
+def _records(mapped: mmap.mmap) -> Records:
+    """The records of a mapped file."""
     magic, length = _HEAD.unpack_from(mapped)
+    if magic != _MAGIC:
+        raise ValueError("not a piece")
     about = json.loads(mapped[_HEAD.size : _HEAD.size + length])
+    dtype = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in about["fields"]])
     start = _aligned(_HEAD.size + length)
-    if magic != _MAGIC or len(mapped) != start + about["size"]:
+    if len(mapped) != start + about["rows"] * dtype.itemsize:
         raise ValueError("not a whole piece")
-    rows = {}
-    for name, dtype, shape, at in about["columns"]:
-        count = int(np.prod(shape))
-        rows[name] = np.frombuffer(mapped, np.dtype(dtype), count, start + at).reshape(shape)
-    return rows
+    data = np.frombuffer(mapped, np.uint8, offset=start)
+    return Records(dtype, data.reshape(about["rows"], dtype.itemsize))
