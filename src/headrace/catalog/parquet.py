@@ -124,10 +124,11 @@ class ParquetCatalog:
 
     @cached_property
     def columns(self) -> Columns:
-        """Names and types of the columns of most files."""
+        """Names and types of the columns of most files, of those with rows if there are any."""
+        rows = any(file.rows for file in self.files)
         counts = [0] * len(self.schemas)
         for file in self.files:
-            counts[file.schema] += 1
+            counts[file.schema] += bool(file.rows) or not rows
         return self.schemas[counts.index(max(counts))]
 
     def digest(self, *, groups: bool = False) -> str:
@@ -139,7 +140,7 @@ class ParquetCatalog:
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]
 
     def select(self, columns: Sequence[str] | None = None) -> Columns:
-        """These columns (default: all) with their types, if every file has them alike."""
+        """These columns (default: all) with their types, if every file with rows has them alike."""
         usual = dict(self.columns)
         chosen = list(usual) if columns is None else list(columns)
         missing = [name for name in chosen if name not in usual]
@@ -149,12 +150,12 @@ class ParquetCatalog:
                 f"no column {', '.join(map(repr, missing))} in {self.path}",
                 remedy=f"The columns there are: {listed}",
             )
-        for number, schema in enumerate(self.schemas):
-            here = dict(schema)
+        holders = {file.schema: file.path for file in reversed(self.files) if file.rows}
+        for number, file in holders.items():
+            here = dict(self.schemas[number])
             for name in chosen:
                 if here.get(name) == usual[name]:
                     continue
-                file = next(file.path for file in self.files if file.schema == number)
                 if name not in here:
                     listed = ", ".join(here) or "none"
                     problem = f"this file has no column {name!r}; it has {listed}"
