@@ -26,7 +26,7 @@ def test_it_knows_files_row_groups_and_columns(data):
         (7, 7, 7, 7, 7, 7, 7, 7, 1),
         (200,),
     ]
-    assert (catalog.rows, catalog.groups) == (357, 14)
+    assert (catalog.rows, catalog.groups) == (357, 15)
     assert dict(catalog.columns) == {
         "number": "int64",
         "half": "double",
