@@ -37,6 +37,7 @@ def to_batches(
     batches = dataset.to_iter_dataset(read)
     if not workers:
         return batches
+    _let_flags_be_read()
     options = grain.MultiprocessingOptions(
         num_workers=workers, per_worker_buffer_size=worker_prefetch
     )
@@ -47,3 +48,11 @@ def to_batches(
         f"Grain {getattr(grain, '__version__', '')} has no mp_prefetch on {type(batches).__name__}",
         remedy="Use num_workers=0 (threads), or another version of Grain",
     )
+
+
+def _let_flags_be_read() -> None:
+    """Grain's workers look at absl's flags, which nobody has parsed unless `absl.app.run` did."""
+    from absl import flags
+
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS.mark_as_parsed()
