@@ -6,20 +6,21 @@ import hashlib
 import pickle
 from collections.abc import Callable
 from types import CodeType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from headrace.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Prepare", "Rows", "checked", "plain_columns", "prepare_key"]
 
 Rows: TypeAlias = dict[str, NDArray[Any]]
 #: Turns a decoded piece into columns, once; rows stay in their order.
-Prepare: TypeAlias = Callable[[pa.Table], Rows]
+Prepare: TypeAlias = "Callable[[pa.Table], Rows]"
 
 
 def plain_columns(table: pa.Table) -> Rows:
@@ -27,6 +28,7 @@ def plain_columns(table: pa.Table) -> Rows:
 
     A null is NaN among floats, NaT among times and empty among texts; elsewhere it is an error.
 
+    >>> import pyarrow as pa
     >>> rows = plain_columns(pa.table({"a": [1, 2], "b": ["x", None]}))
     >>> rows["a"].tolist(), rows["b"].tolist()
     ([1, 2], [b'x', b''])
@@ -35,6 +37,9 @@ def plain_columns(table: pa.Table) -> Rows:
 
 
 def _numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     kind = column.type
     if pa.types.is_dictionary(kind):
         if column.num_chunks == 0:
@@ -65,6 +70,8 @@ def _numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
 
 
 def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
     types = pa.types
     return bool(
         types.is_string(kind)
@@ -76,6 +83,9 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _text(column: pa.ChunkedArray) -> NDArray[Any]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     values = column.cast(pa.large_binary())
     width = max(1, pc.max(pc.binary_length(values)).as_py() or 1)
     return np.array([value or b"" for value in values.to_pylist()], f"S{width}")

@@ -6,14 +6,15 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING
 
 from headrace.errors import DatasetError, HeadraceError
 from headrace.formats.parquet.columns import Prepare, Rows, checked
 from headrace.formats.parquet.footer import not_parquet
 from headrace.formats.parquet.pieces import Piece
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["ParquetStamp", "decode", "read_groups"]
 
@@ -34,6 +35,9 @@ def read_groups(
     dictionaries: Sequence[str] = (),
 ) -> pa.Table:
     """Some row groups of a file; `dictionaries` are columns to keep as codes and values."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         found = os.stat(file.path)
         if (found.st_size, found.st_mtime_ns) != (file.size, file.mtime_ns):

@@ -1,12 +1,13 @@
-"""The end of a Parquet file: how many rows its row groups have, and its columns."""
+"""The end of a Parquet file: how many rows its row groups have, and its columns.
+
+Here and beside it Arrow's Parquet is imported when it is used: most programs that import headrace
+read no Parquet, and processes that find all their rows in a store need none of it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from headrace.errors import DatasetError
 
@@ -28,6 +29,9 @@ class Footer:
 
 def read_footer(path: Path) -> Footer:
     """Read the footer of one file, or say why it has none."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             metadata, schema = file.metadata, file.schema_arrow
