@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.episode import EpisodeInfo
+from headrace.catalog.parquet import ParquetCatalog
 from headrace.catalog.registry import KnownDataset, known_dataset, known_datasets
 from headrace.config import Mixture, Source
 from headrace.errors import (
@@ -32,6 +33,7 @@ from headrace.formats.features import Field, Schema
 from headrace.formats.rlds import find_datasets
 from headrace.loader import Batch, Loader
 from headrace.loader.opened import WindowSpec
+from headrace.loader.rows import RowLoader, RowSet
 from headrace.spec import ByteRange
 
 if TYPE_CHECKING:
@@ -56,7 +58,10 @@ __all__ = [
     "KnownDataset",
     "Loader",
     "Mixture",
+    "ParquetCatalog",
     "RecordError",
+    "RowLoader",
+    "RowSet",
     "Schema",
     "SelectionError",
     "Source",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import selectors
 import subprocess
 import sys
@@ -21,7 +22,16 @@ from typing import IO, Any, Self, TypeAlias
 
 from headrace.errors import HeadraceError
 
-__all__ = ["Perform", "ProcessPool", "WorkerLost", "allowed_cpus", "serve", "start_python"]
+__all__ = [
+    "Perform",
+    "ProcessPool",
+    "WorkerLost",
+    "allowed_cpus",
+    "from_portable",
+    "serve",
+    "start_python",
+    "to_portable",
+]
 
 #: Does a job, reporting progress through the second argument; all values are JSON.
 Perform: TypeAlias = Callable[[Any, Callable[[Any], None]], Any]
@@ -77,6 +87,35 @@ def start_python(
         process_group=0,
         **options,
     )
+
+
+def to_portable(value: Any) -> bytes | None:
+    """A value with a person's functions in it, for a worker process; None if that cannot be.
+
+    Functions of the script that runs are only known by its name `__main__`, which is another
+    module in a worker: `cloudpickle`, where it is installed, sends their code instead.
+    """
+    try:
+        import cloudpickle
+
+        data = cloudpickle.dumps(value)
+    except ImportError:
+        try:
+            data = pickle.dumps(value)
+        except Exception:  # whatever a person's object raises
+            return None
+        if b"__main__" in data:
+            return None
+    except Exception:
+        return None
+    return pickle.dumps((sys.path, data))
+
+
+def from_portable(data: bytes) -> Any:
+    """The inverse of `to_portable`, which finds modules where the sender did."""
+    paths, value = pickle.loads(data)
+    sys.path.extend(path for path in paths if path not in sys.path)
+    return pickle.loads(value)
 
 
 class WorkerLost(Exception):

@@ -45,11 +45,11 @@ class Quiet:
 
 
 class ProgressBar(Quiet):
-    """A bar on stderr with frames a second and the time left; nothing when no person watches."""
+    """A bar on stderr with the rate and the time left; nothing when no person watches."""
 
-    def __init__(self, verb: str = "indexing") -> None:
+    def __init__(self, verb: str = "indexing", what: str = "frames") -> None:
         super().__init__()
-        self._verb = verb
+        self._verb, self._what = verb, what
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._started = 0.0
@@ -77,7 +77,7 @@ class ProgressBar(Quiet):
         super().advance(done_bytes, steps)
         if self._bar is not None and self._task is not None:
             rate = steps / max(1e-3, time.monotonic() - self._started)
-            self._bar.update(self._task, completed=done_bytes, rate=f"{rate:,.0f} frames/s")
+            self._bar.update(self._task, completed=done_bytes, rate=f"{rate:,.0f} {self._what}/s")
 
     def note(self, text: str) -> None:
         super().note(text)

@@ -17,8 +17,9 @@ HELP = "index datasets, once: where every frame of every episode lies"
 DESCRIPTION = """\
 Index datasets: walk their shards once and note where every frame of every episode lies.
 
-PATH is a dataset's version folder, a dataset's folder, or a root with many. What is indexed already
-is only checked for changes; an interrupted run goes on where it was; several may run at once.
+PATH is a dataset's version folder, a dataset's folder, or a root with many; or a folder of Parquet
+files, of which the footers are read. What is indexed already is only checked for changes; an
+interrupted run goes on where it was; several may run at once.
 """
 
 
@@ -47,13 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Index everything; 1 if some dataset could not be."""
+    from headrace.catalog.parquet import has_parquet
     from headrace.catalog.pool import ShardPool
     from headrace.catalog.progress import ProgressBar
     from headrace.cli.output import print_json
+    from headrace.cli.tables import index_tables, print_tables
     from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets
 
-    folders = [folder for path in args.path for folder in find_datasets(path)]
+    tables = [path for path in args.path if has_parquet(path)]
+    folders = [folder for path in args.path if path not in tables for folder in find_datasets(path)]
     rows: list[dict[str, Any]] = []
     failures: list[HeadraceError] = []
     started = time.perf_counter()
@@ -64,10 +68,15 @@ def run(args: argparse.Namespace) -> int:
             except HeadraceError as error:
                 failures.append(error)
     seconds = time.perf_counter() - started
+    sets = index_tables(tables, args.cache, failures)
     if args.json:
-        print_json({"datasets": rows, "failures": [failure.to_dict() for failure in failures]})
-    elif rows:
-        _print(rows, seconds)
+        failed = [failure.to_dict() for failure in failures]
+        print_json({"datasets": rows, **({"tables": sets} if tables else {}), "failures": failed})
+    else:
+        if rows:
+            _print(rows, seconds)
+        if sets:
+            print_tables(sets)
     for failure in failures:
         print(f"headrace index: {failure}", file=sys.stderr)
     return 1 if failures else 0

@@ -11,7 +11,8 @@ DESCRIPTION = """\
 Show what is in datasets: splits, episodes, steps, cameras with size and encoding, bytes per frame,
 fields with shape and type, example instructions. Datasets that are not indexed yet are indexed.
 
-PATH is a dataset's version folder, a dataset's folder, or a root with many (one line each).
+PATH is a dataset's version folder, a dataset's folder, or a root with many (one line each); or a
+folder of Parquet files: files, row groups, rows, columns and what differs between files.
 """
 
 
@@ -35,12 +36,15 @@ def run(args: argparse.Namespace) -> int:
     """Describe everything; 1 if some dataset could not be."""
     from headrace.catalog.catalog import Catalog
     from headrace.catalog.describe import describe
+    from headrace.catalog.parquet import has_parquet
     from headrace.catalog.progress import ProgressBar
     from headrace.cli.output import print_json
+    from headrace.cli.tables import index_tables, print_table_set
     from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets
 
-    folders = [folder for path in args.path for folder in find_datasets(path)]
+    tables = [path for path in args.path if has_parquet(path)]
+    folders = [folder for path in args.path if path not in tables for folder in find_datasets(path)]
     catalogs, descriptions, failures = [], [], []
     with ProgressBar() as progress:
         for folder in folders:
@@ -50,12 +54,18 @@ def run(args: argparse.Namespace) -> int:
                 catalogs.append(catalog)
             except HeadraceError as error:
                 failures.append(error)
+    sets = index_tables(tables, False, failures)
     if args.json:
-        print_json(descriptions[0] if len(folders) == 1 and descriptions else descriptions)
+        everything = [*descriptions, *sets]
+        single = len(folders) + len(tables) == 1 and everything
+        print_json(everything[0] if single else everything)
     elif len(descriptions) == 1:
         _print_one(descriptions[0])
     elif descriptions:
         _print_many(descriptions)
+    if not args.json:
+        for one in sets:
+            print_table_set(one)
     if args.picture and catalogs:
         from headrace.cli.contact_sheet import write_contact_sheet
 

@@ -39,7 +39,9 @@ class ProcessLost(Exception):
 class SampleProcess:
     """Starts the process at once; it may be used when `ready`."""
 
-    def __init__(self, about: int, memory: int, budget: Charges) -> None:
+    def __init__(
+        self, about: int, memory: int, budget: Charges, *, module: str | None = None
+    ) -> None:
         """`about` and `memory` are descriptors: of what it needs to know, and of the slots."""
         self._budget = budget
         self._charged = 0
@@ -48,7 +50,7 @@ class SampleProcess:
             with theirs:
                 fds = (theirs.fileno(), about, memory)
                 self._process = start_python(
-                    _MODULE, *map(str, fds), pass_fds=fds, stdin=subprocess.DEVNULL
+                    module or _MODULE, *map(str, fds), pass_fds=fds, stdin=subprocess.DEVNULL
                 )
         except OSError:
             self._socket.close()

@@ -12,6 +12,7 @@ import pickle
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from headrace.errors import HeadraceError
 from headrace.loader.work import SampleReader
 from headrace.reading.local import shared_files
 
-__all__: list[str] = []
+__all__ = ["Parent", "run_worker"]
 
 
-class _Parent:
+class Parent:
     """The thread that we work for; also the budget that it keeps."""
 
     def __init__(self, fd: int) -> None:
@@ -62,7 +63,7 @@ class _Texts:
         self.robot: dict[int, str] = {}
 
 
-def serve(parent: _Parent, about: int, memory: int) -> None:
+def serve(parent: Parent, about: int, memory: int) -> None:
     """Fill samples until the parent is gone."""
     with mmap.mmap(about, 0, access=mmap.ACCESS_READ) as described:  # processes share its position
         sources, settings, specs = pickle.loads(described)
@@ -102,11 +103,11 @@ def _be_killed_first() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def main() -> None:
+def run_worker(serve: Callable[[Parent, int, int], None]) -> None:
     """Serve, and leave quietly with the parent."""
     connection, about, memory = map(int, sys.argv[1:])
     _be_killed_first()
-    parent = _Parent(connection)
+    parent = Parent(connection)
     try:
         serve(parent, about, memory)
     except (EOFError, OSError):
@@ -118,4 +119,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_worker(serve)

@@ -85,6 +85,8 @@ def batches(
     """Endless batches. `fetch` reads a sample, `put_together` decodes the samples of a batch."""
     import grain
 
+    from headrace.outputs.grain.framework import to_batches
+
     parts = []
     for number, source in enumerate(sources):
         part: Any = grain.MapDataset.source(source).seed(seed + number).shuffle().repeat()
@@ -92,14 +94,15 @@ def batches(
         parts.append(part.random_map(_draw_start) if source.per_episode else part)
     mixed: Any = grain.MapDataset.mix(parts, weights)
     batched = mixed.map(fetch).batch(batch_size, batch_fn=put_together)
-    batches: Any = batched.to_iter_dataset(
-        grain.ReadOptions(num_threads=threads, prefetch_buffer_size=prefetch * threads)
-    )
-    if workers:
-        batches = batches.mp_prefetch(
-            grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=prefetch)
+    iterator: Iterator[dict[str, Any]] = iter(
+        to_batches(
+            batched,
+            threads=threads,
+            prefetch=prefetch * threads,
+            workers=workers,
+            worker_prefetch=prefetch,
         )
-    iterator: Iterator[dict[str, Any]] = iter(batches)
+    )
     return iterator
 
 

@@ -1,38 +1,17 @@
 """The samples of a job for backends that read the catalogs: which there are, and reading them.
 
-Sources, weights, windows and fields are resolved by the code of the native loader, and frames and
-fields are read by its reader. What differs between these backends is then the loader around that:
-who decides on the order, who calls, and how a batch comes back.
+They are resolved and read by the code of the native loader (`loader.samples`). What differs between
+these backends is then the loader around that: who decides on the order, who calls, and how a batch
+comes back.
 """
 
 from __future__ import annotations
 
-import threading
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
-from numpy.typing import NDArray
-
-from headrace.decoding.frame import check_camera
-from headrace.decoding.resize import use_one_thread_per_call
-from headrace.engine.slots import ArraySpec
-from headrace.engine.statistics import Counters
-from headrace.errors import HeadraceError
-from headrace.loader.opened import open_sources
-from headrace.loader.plan import Planner
-from headrace.loader.settings import Settings, Sizes
-from headrace.loader.work import SampleReader
+from headrace.loader.samples import NO_LIMIT, MixtureSamples
+from headrace.loader.settings import Settings
 from headrace.measure.job import Job
-from headrace.reading.local import shared_files
-from headrace.sampling.sampler import Draws, Sampler
-from headrace.sampling.weights import resolve_weights
 
 __all__ = ["Samples", "job_threads"]
-
-Ints = NDArray[np.int64]
-
-_NO_LIMIT = 1 << 50  # bytes: rivals have no memory budget
 
 
 def job_threads(job: Job) -> int:
@@ -51,7 +30,7 @@ def settings_of(job: Job) -> Settings:
         action_chunk=None,
         threads=job.threads,
         processes=False,
-        budget=_NO_LIMIT,
+        budget=NO_LIMIT,
         keep_free=0,
         resize="bilinear",
         on_error="raise",
@@ -61,99 +40,8 @@ def settings_of(job: Job) -> Settings:
     )
 
 
-class _NoBudget:
-    """Rivals have no memory budget."""
-
-    def charge(self, size: int, what: str, /) -> None:
-        """Anything goes."""
-
-    def release(self, size: int, /) -> None:
-        """Nothing was counted."""
-
-
-class _Texts:
-    def __init__(self, count: int) -> None:
-        self.language = [""] * count
-        self.robot = [""] * count
-
-
-class Samples:
-    """All samples of a job's mixture. It can be sent to other processes and used by many threads.
-
-    Sample (source, episode, t) is window t of the `episode`-th episode of the source's split.
-    """
+class Samples(MixtureSamples):
+    """All samples of a job's mixture."""
 
     def __init__(self, job: Job) -> None:
-        self.settings = settings = settings_of(job)
-        self.sources = open_sources(job.mixture, settings.window, shared_files())
-        for source in self.sources:
-            try:
-                check_camera(source.camera.shape[-1], source.camera.dtype)
-            except HeadraceError as error:
-                raise error.within(dataset=source.name, field=source.camera.key) from None
-        self.names = tuple(source.name for source in self.sources)
-        self.episodes = [source.episodes(source.split) for source in self.sources]
-        self.items = [s.items(e) for s, e in zip(self.sources, self.episodes, strict=True)]
-        self.weights = resolve_weights(
-            [source.asked for source in self.sources],
-            [items.length for items in self.items],
-            self.names,
-        )
-        self.sampler = Sampler(self.weights, self.items, settings.seed, self.names)
-        self.specs: dict[str, ArraySpec] = dict(Sizes.of(settings, self.sources).specs)
-        self._planner = Planner(self.sources, self.episodes, settings, self.sampler)
-        self._own = threading.local()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_own"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._own = threading.local()
-
-    def draws(self, picked: npt.ArrayLike) -> Draws:
-        """Samples that someone else has picked: [n, 3], source, episode and t of each."""
-        columns = np.array(picked, np.int64).reshape(-1, 3)
-        zeros = np.zeros(len(columns), np.int64)
-        source = columns[:, 0].astype(np.int32)
-        return Draws(np.arange(len(columns)), source, zeros, zeros, columns[:, 1], columns[:, 2])
-
-    def lines(self, draws: Draws) -> Ints:
-        """Where their bytes lie, as the loader's plan has it."""
-        return self._planner.lines(draws, np.arange(len(draws)))
-
-    def read(self, draws: Draws, frames: NDArray[np.uint8] | None = None) -> dict[str, Any]:
-        """Read and decode samples: the fields of a `Batch`, except `names` and `draws`.
-
-        `frames` is the memory they are decoded into, where the caller has some.
-        """
-        arrays: dict[str, Any] = {
-            name: np.empty((len(draws), *spec.shape[1:]), spec.dtype)
-            for name, spec in self.specs.items()
-            if frames is None or name != "frames"
-        }
-        if frames is not None:
-            arrays["frames"] = frames
-        texts = _Texts(len(draws))
-        _, error = self._reader().fill(self.lines(draws), arrays, texts)
-        if error is not None:
-            raise error
-        if self.settings.metadata == "full":
-            return {**arrays, "language": texts.language, "robot": texts.robot}
-        return arrays
-
-    def _reader(self) -> SampleReader:
-        """This thread's reader, in this process."""
-        reader: SampleReader | None = getattr(self._own, "reader", None)
-        if reader is None:
-            use_one_thread_per_call()  # the backend has as many threads or processes as CPUs
-            files = shared_files()
-            reader = self._own.reader = SampleReader(
-                self.sources,
-                files,
-                _NoBudget(),
-                Counters(),
-                settings=self.settings,
-                open_files=files.max_open // (2 * self.settings.threads),
-            )
-        return reader
+        super().__init__(job.mixture, settings_of(job))

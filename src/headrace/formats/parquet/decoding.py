@@ -1,0 +1,73 @@
+"""Decoding a piece of a file: only its row groups, only the columns that are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import DatasetError, HeadraceError
+from headrace.formats.parquet.columns import Prepare, Rows, checked
+from headrace.formats.parquet.footer import not_parquet
+from headrace.formats.parquet.pieces import Piece
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ParquetStamp", "decode", "read_groups"]
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetStamp:
+    """A file as it was when it was indexed."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+def read_groups(
+    file: ParquetStamp,
+    groups: Sequence[int],
+    columns: Sequence[str],
+    dictionaries: Sequence[str] = (),
+) -> pa.Table:
+    """Some row groups of a file; `dictionaries` are columns to keep as codes and values."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = os.stat(file.path)
+        if (found.st_size, found.st_mtime_ns) != (file.size, file.mtime_ns):
+            raise DatasetError(
+                "the file changed since it was indexed",
+                file=file.path,
+                remedy="Open the set again (it indexes what changed), or restore the file",
+            )
+        # Without threads of its own: whoever calls has as many as there are CPUs.
+        with pq.ParquetFile(file.path, read_dictionary=list(dictionaries)) as opened:
+            return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise not_parquet(Path(file.path), error) from None
+
+
+def decode(
+    file: ParquetStamp,
+    piece: Piece,
+    columns: Sequence[str],
+    dictionaries: Sequence[str],
+    prepare: Prepare,
+) -> Rows:
+    """The prepared columns of a piece."""
+    table = read_groups(file, range(piece.first, piece.last), columns, dictionaries)
+    try:
+        return checked(prepare(table), piece.rows, prepare)
+    except HeadraceError as error:
+        raise error.within(file=file.path) from None
+    except Exception as error:
+        last = piece.last - 1
+        groups = f"{piece.first}" if last == piece.first else f"{piece.first} to {last}"
+        error.add_note(f"while preparing row group {groups} of {file.path}")
+        raise

@@ -1,0 +1,155 @@
+"""Filling the rows of a batch: read a window, hand it to the transform with its place to write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.engine.slots import Arrays, ArraySpec
+from headrace.engine.statistics import Counters
+from headrace.errors import HeadraceError, UsageError
+from headrace.formats.parquet.columns import Rows
+from headrace.loader.rows.rowset import RowSet
+
+__all__ = ["FIELDS", "Outputs", "RowWork", "Transform", "outputs_of"]
+
+#: transform(rows, window, epoch, seed, out_rows): writes a window's values into `out_rows`. With
+#: `many`, all of them have one dimension more: windows [W], rows [W, size, ...], out [W, ...].
+Transform: TypeAlias = Callable[[Rows, Any, Any, int, Rows], None]
+#: Name to shape and type of one window's values.
+Outputs: TypeAlias = Mapping[str, tuple[tuple[int, ...], Any]]
+
+FIELDS = ("row", "draw", "window", "epoch", "first", "count")  #: of a task's lines
+
+
+class RowWork:
+    """Reads and transforms windows, on any thread of any process."""
+
+    def __init__(
+        self,
+        rows: RowSet,
+        transform: Transform | None,
+        outputs: Outputs | None,
+        seed: int,
+        *,
+        many: bool | None = None,
+    ) -> None:
+        self.rows = rows
+        self.transform = transform or _copy
+        self.many = bool(getattr(self.transform, "many", False)) if many is None else many
+        self.outputs = outputs_of(rows, transform, outputs)
+        self.seed = seed
+
+    def specs(self, batch_size: int) -> dict[str, ArraySpec]:
+        """The arrays of a batch."""
+        return {
+            name: ArraySpec((batch_size, *shape), dtype)
+            for name, (shape, dtype) in self.outputs.items()
+        }
+
+    def fill(self, lines: NDArray[np.int64], arrays: Arrays, counters: Counters) -> None:
+        """Fill the rows of some windows, which are neighbours in the batch."""
+        if self.many:
+            self._fill_many(lines, arrays, counters)
+        else:
+            self._fill_each(lines, arrays, counters)
+        counters.images += len(lines)
+
+    def one(self, window: int, epoch: int) -> Rows:
+        """A window's values in memory of their own."""
+        out = {name: np.empty(shape, dtype) for name, (shape, dtype) in self.outputs.items()}
+        rows = self.rows[window]
+        if self.many:
+            single = {name: column[None] for name, column in rows.items()}
+            into = {name: array[None, ...] for name, array in out.items()}
+            self._apply(single, np.array([window]), np.array([epoch]), into)
+        else:
+            self._apply(rows, window, epoch, out)
+        return out
+
+    def _fill_each(self, lines: NDArray[np.int64], arrays: Arrays, counters: Counters) -> None:
+        read_s = transform_s = 0.0
+        access = self.rows.access
+        for row, _, window, epoch, first, count in lines.tolist():
+            started = perf_counter()
+            values = access.rows(first, count)
+            middle = perf_counter()
+            out = {name: array[row, ...] for name, array in arrays.items()}
+            self._apply(values, window, epoch, out)
+            ended = perf_counter()
+            read_s += middle - started
+            transform_s += ended - middle
+        counters.add("read", read_s)
+        counters.add("transform", transform_s)
+
+    def _fill_many(self, lines: NDArray[np.int64], arrays: Arrays, counters: Counters) -> None:
+        counts = lines[:, 5]
+        for group in np.split(lines, np.flatnonzero(np.diff(counts)) + 1):  # nearly always one
+            started = perf_counter()
+            values = self.rows.access.windows(group[:, 4], int(group[0, 5]))
+            middle = perf_counter()
+            first, last = int(group[0, 0]), int(group[-1, 0])
+            out = {name: array[first : last + 1] for name, array in arrays.items()}
+            self._apply(values, group[:, 2], group[:, 3], out)
+            counters.add("read", middle - started)
+            counters.add("transform", perf_counter() - middle)
+
+    def _apply(self, values: Rows, window: Any, epoch: Any, out: Rows) -> None:
+        try:
+            self.transform(values, window, epoch, self.seed, out)
+        except HeadraceError:
+            raise
+        except Exception as error:
+            first = int(np.min(window))
+            file, row = self.rows.place(first)
+            several = f" and {np.size(window) - 1} more" if np.size(window) > 1 else ""
+            error.add_note(f"in the transform of window {first}{several}: row {row} of {file}")
+            raise
+
+
+def _copy(rows: Rows, window: Any, epoch: Any, seed: int, out_rows: Rows) -> None:
+    """The columns as they are."""
+    del window, epoch, seed
+    for name, column in rows.items():
+        out_rows[name][...] = column
+
+
+def outputs_of(
+    rows: RowSet, transform: Transform | None, outputs: Outputs | None
+) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shapes and types of a window's values: as given, as the transform says, or the columns'."""
+    if outputs is None:
+        outputs = getattr(transform, "outputs", None)
+    if outputs is None and transform is not None:
+        raise UsageError(
+            "it is not known what the transform writes",
+            remedy="Give `outputs`, such as {'inputs': ((1024,), 'int32')}, or let the transform "
+            "have them as its attribute `outputs`",
+        )
+    if outputs is None:
+        if len(rows.windows.too_short):
+            raise UsageError(
+                f"windows of fewer than {rows.windows.size} rows have no place in an array",
+                remedy="Give a `transform` that fills the rest, or leave out short_windows",
+            )
+        first = rows[0]
+        for name, column in first.items():
+            if column.dtype.kind == "S":
+                raise UsageError(
+                    f"column {name!r} is text, which has no fixed width",
+                    remedy="Leave it out of `columns`, or give a `prepare` or a `transform`",
+                )
+        outputs = {name: (column.shape, column.dtype) for name, column in first.items()}
+    found = {}
+    for name, (shape, dtype) in outputs.items():
+        kind = np.dtype(dtype)
+        if kind.hasobject:
+            raise UsageError(
+                f"outputs[{name!r}] has type {kind}", remedy="Give a type of fixed width"
+            )
+        found[name] = tuple(int(size) for size in shape), kind.str
+    return found
