@@ -19,7 +19,9 @@ import headrace as hr
 from headrace.engine.shared import SharedMemory, map_region
 from headrace.engine.slots import ArraySpec, Slot, slot_views
 from headrace.loader import lane as lane_module
+from headrace.loader import own_process as own_module
 from headrace.loader import process as process_module
+from headrace.loader.settings import PROCESS_BYTES
 from headrace.reading.local import LocalFiles
 from tests.loader.conftest import NAMES, make_mixture, spoil_frame
 from tests.loader.test_faults import headrace_threads
@@ -28,7 +30,7 @@ from tests.loader.test_faults import headrace_threads
 @pytest.fixture
 def at_once(monkeypatch):
     """Threads start their processes with their first task."""
-    monkeypatch.setattr(lane_module, "START_AFTER", 0.0)
+    monkeypatch.setattr(own_module, "START_AFTER", 0.0)
 
 
 def everything(batch):
@@ -181,7 +183,7 @@ def test_a_crashed_process_is_an_error_that_says_what_it_was_reading(mixture, lo
 def test_a_process_that_cannot_start_is_told_and_threads_go_on(
     mixture, loaders, at_once, caplog, monkeypatch, capfd
 ):
-    monkeypatch.setattr(process_module, "_MODULE", "headrace.no_such_module")
+    monkeypatch.setattr(lane_module, "_MODULE", "headrace.no_such_module")
     loader = loaders(mixture, threads=1)
     deadline = time.monotonic() + 30
     while "goes on without it" not in caplog.text:
@@ -210,14 +212,14 @@ def test_a_system_without_room_for_processes_is_told_and_threads_go_on(
 def test_threads_that_start_processes_at_once_describe_the_loader_once(
     mixture, loaders, at_once, monkeypatch
 ):
-    made, describe = [], lane_module.described
+    made, describe = [], own_module.described
 
     def slowly(value):
         time.sleep(0.2)  # all threads come here meanwhile
         made.append(describe(value))
         return made[-1]
 
-    monkeypatch.setattr(lane_module, "described", slowly)
+    monkeypatch.setattr(own_module, "described", slowly)
     with_processes(loaders(mixture, threads=4))
     assert len(made) == 1
 
@@ -261,7 +263,7 @@ def test_a_budget_without_room_for_processes_has_none(mixture, loaders, at_once)
 
 
 def test_a_budget_with_room_for_some_processes_has_these(mixture, loaders, at_once):
-    loader = loaders(mixture, threads=4, budget=3 * lane_module.PROCESS_BYTES)
+    loader = loaders(mixture, threads=4, budget=3 * PROCESS_BYTES)
     assert loader.settings.processes == 2
     while len(loader.statistics().engine.processes) < 2:
         next(loader)
@@ -276,7 +278,7 @@ def test_processes_are_charged_to_the_budget_and_given_back(mixture, loaders, at
     loader = loaders(mixture)
     with_processes(loader)
     figures = loader.statistics().engine
-    assert figures.budget.held >= 2 * lane_module.PROCESS_BYTES
+    assert figures.budget.held >= 2 * PROCESS_BYTES
     assert figures.budget.peak <= figures.budget.limit
     loader.close()
     assert loader.statistics().engine.budget.held == 0
@@ -289,14 +291,14 @@ def test_a_process_holds_about_what_it_is_charged(mixture, loaders, at_once):
     (pid,) = loader.statistics().engine.processes
     status = Path(f"/proc/{pid}/status").read_text()
     anonymous = int(status.split("RssAnon:")[1].split()[0]) << 10
-    assert anonymous < 1.25 * lane_module.PROCESS_BYTES
+    assert anonymous < 1.25 * PROCESS_BYTES
 
 
 SCRIPT = """
 import json, os, signal, sys, threading, time
 import headrace as hr
-from headrace.loader import lane
-lane.START_AFTER = 0.0
+from headrace.loader import own_process
+own_process.START_AFTER = 0.0
 mixture = hr.Mixture.from_dict(json.loads(sys.argv[1]))
 loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, threads=2)
 while len(loader.statistics().engine.processes) < 2:

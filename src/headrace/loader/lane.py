@@ -10,13 +10,9 @@ killed, its thread does the work.
 
 from __future__ import annotations
 
-import logging
-import os
-import signal
-import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from threading import Lock
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -26,10 +22,11 @@ from headrace.engine.budget import Budget
 from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import NOT_SHARED, Arrays, ArraySpec
 from headrace.engine.statistics import Counters
-from headrace.errors import BudgetError, DataError, WorkerError
+from headrace.errors import DataError, WorkerError
 from headrace.loader.opened import OpenedSource
-from headrace.loader.plan import Draft, Sample, Task, read_lines
-from headrace.loader.process import ProcessLost, SampleProcess, described
+from headrace.loader.own_process import OwnProcess, Processes
+from headrace.loader.plan import Draft, Task, read_lines
+from headrace.loader.process import ProcessLost
 from headrace.loader.settings import PROCESS_BYTES, Settings
 from headrace.loader.skipping import Errors
 from headrace.loader.work import SampleReader
@@ -37,11 +34,7 @@ from headrace.reading.local import LocalFiles
 
 __all__ = ["Lane", "Lanes"]
 
-#: Seconds that a thread works before it starts a process: a loader that is used for a few batches
-#: starts none, and the first batch has the CPUs for itself. Starting takes 0.3 s of CPU time.
-START_AFTER = 0.2
-
-_log = logging.getLogger("headrace")
+_MODULE = "headrace.loader.process_worker"
 
 
 class Lanes:
@@ -57,14 +50,17 @@ class Lanes:
         specs: Mapping[str, ArraySpec],
         shared: SharedMemory | None,
     ) -> None:
-        self.sources, self.files, self.budget, self.errors = sources, files, budget, errors
-        self.settings = settings
-        self.shared = shared  #: None: no processes
+        self.sources, self.errors = sources, errors
         self.keep = settings.encoded  #: whether JPEGs stay as they are from now on
-        self._specs = specs
-        self._about: int | None = None
-        self._begun = 0  # processes
-        self._lock = Lock()
+        self.processes = Processes(
+            _MODULE,
+            lambda: (sources, settings, specs),
+            budget,
+            shared,
+            most=settings.processes,
+            bytes_each=PROCESS_BYTES,
+        )
+        self._files, self._budget, self._settings = files, budget, settings
 
     def __call__(self, counters: Counters) -> Lane:
         return Lane(self, counters)
@@ -73,54 +69,25 @@ class Lanes:
         """Fills samples in this process."""
         return SampleReader(
             self.sources,
-            self.files,
-            self.budget,
+            self._files,
+            self._budget,
             counters,
-            settings=self.settings,
-            open_files=self.files.max_open // (2 * self.settings.threads),
+            settings=self._settings,
+            open_files=self._files.max_open // (2 * self._settings.threads),
         )
-
-    def process(self) -> SampleProcess | None:
-        """Fills samples in a process; None if the budget or the system has no room for one."""
-        with self._lock:  # threads come here at about the same moment
-            if self.shared is None or self._begun == self.settings.processes:
-                return None
-            self._begun += 1
-        try:
-            self.budget.charge(PROCESS_BYTES, "a worker process")
-        except BudgetError:
-            return None
-        try:
-            with self._lock:
-                if self._about is None:
-                    self._about = described((self.sources, self.settings, self._specs))
-                    weakref.finalize(self, os.close, self._about).atexit = False
-            return SampleProcess(self._about, self.shared.fd, self.budget)
-        except OSError as error:  # no more processes, files or memory
-            self.budget.release(PROCESS_BYTES)
-            _log.warning("a worker process could not be started (%s): its thread goes on", error)
-            return None
-        except BaseException:
-            self.budget.release(PROCESS_BYTES)
-            raise
 
 
 class Lane:
-    """One thread's way of doing tasks."""
+    """One thread's way of doing tasks; with `decode_all` no JPEG stays as it is."""
 
     def __init__(self, lanes: Lanes, counters: Counters, *, decode_all: bool = False) -> None:
-        self._lanes = lanes
+        self._lanes, self._counters = lanes, counters
         self._decode_all = decode_all
-        self._counters = counters
+        self._own = OwnProcess(lanes.processes, counters)
         self._reader: SampleReader | None = None  # in this thread
-        self._process: SampleProcess | None = None
-        self._begun = False  # the process is ready and does the work
-        self._no_process = lanes.shared is None
-        self._stopped = False
-        self._worked = 0.0
 
     def __repr__(self) -> str:
-        return f"<Lane of {self._process if self._begun else 'its thread'}>"
+        return f"<Lane of {self._own!r}>"
 
     def __call__(self, task: Task, arrays: Arrays, place: int) -> None:
         """Fill the rows of a task's samples, replacing those that cannot be had."""
@@ -138,86 +105,47 @@ class Lane:
 
     def close(self) -> None:
         """Give everything back."""
-        self._end_process()
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
+        self._own.close()
+        self._close_reader()
 
     def stop(self) -> None:
         """Cut off a process that does not answer."""
-        self._stopped = True
-        if self._process is not None:
-            self._process.kill()
+        self._own.stop()
 
     def _fill(
         self, lines: NDArray[np.int64], draft: Draft, arrays: Arrays, place: int
     ) -> tuple[int, DataError | None]:
         keep = self._lanes.keep and not self._decode_all
-        if place != NOT_SHARED and self._has_process():
-            assert self._process is not None
+        process = self._own.ready() if place != NOT_SHARED else None
+        if process is not None:
+            self._close_reader()  # the process has memory of its own
             try:
-                return self._process.fill(lines, place, draft, self._counters, keep=keep)
+                return process.fill(lines, place, draft, self._counters, keep=keep)
             except ProcessLost as lost:
-                self._lost(lost, read_lines(lines))
+                self._own.lost(lost, partial(self._died_over, lines))
         if self._reader is None:
             self._reader = self._lanes.reader(self._counters)
         started = perf_counter()
         try:
             return self._reader.fill(lines, arrays, draft, keep=keep)
         finally:
-            self._worked += perf_counter() - started
+            self._own.worked += perf_counter() - started
 
-    def _has_process(self) -> bool:
-        """Whether the process can do the work by now; starts it when it is time."""
-        if self._begun:
-            return True
-        if self._no_process or self._worked < START_AFTER:
-            return False
-        if self._process is None:
-            self._process = self._lanes.process()
-            self._no_process = self._process is None
-            return False
-        if not self._process.ready:
-            return False
-        try:
-            self._process.begin()
-        except ProcessLost as lost:
-            self._lost(lost, ())
-            return False
+    def _close_reader(self) -> None:
         if self._reader is not None:
-            self._reader.close()  # the process has memory of its own
+            self._reader.close()
             self._reader = None
-        self._counters.process = self._process.pid
-        self._begun = True
-        return True
 
-    def _lost(self, lost: ProcessLost, samples: Sequence[Sample]) -> None:
-        """The process has died: go on without it, unless its work may have killed it."""
-        self._end_process()
-        self._no_process = True
-        crashed = lost.exit_code not in (-signal.SIGKILL, -signal.SIGTERM)
-        if self._stopped or (crashed and samples):
-            first = self._lanes.sources[samples[0].source] if samples else None
-            raise WorkerError(
-                f"a worker process died ({lost.cause}) while it read {len(samples)} samples, "
-                "the first of them here",
-                dataset=first.name if first else None,
-                file=first.catalog.shard_file(samples[0].shard)[0] if first else None,
-                episode=first.catalog.info(samples[0].episode).id if first else None,
-                frame=samples[0].start if first else None,
-                remedy="A damaged frame may have crashed a decoder: `headrace verify` looks at "
-                "them one by one",
-            )
-        _log.warning(
-            "a worker process died (%s%s): its thread goes on without it",
-            lost.cause,
-            ", perhaps for want of memory" if lost.exit_code == -signal.SIGKILL else "",
+    def _died_over(self, lines: NDArray[np.int64], cause: str) -> WorkerError:
+        (first,) = read_lines(lines[:1])
+        source = self._lanes.sources[first.source]
+        return WorkerError(
+            f"a worker process died ({cause}) while it read {len(lines)} samples, the first of "
+            "them here",
+            dataset=source.name,
+            file=source.catalog.shard_file(first.shard)[0],
+            episode=source.catalog.info(first.episode).id,
+            frame=first.start,
+            remedy="A damaged frame may have crashed a decoder: `headrace verify` looks at "
+            "them one by one",
         )
-
-    def _end_process(self) -> None:
-        if self._process is not None:
-            self._process.close()
-            self._process = None
-            self._lanes.budget.release(PROCESS_BYTES)
-        self._begun = False
-        self._counters.process = 0

@@ -24,8 +24,6 @@ from headrace.processes import start_python
 
 __all__ = ["ProcessLost", "SampleProcess"]
 
-_MODULE = "headrace.loader.process_worker"
-
 
 class ProcessLost(Exception):
     """The process has ended."""
@@ -39,9 +37,7 @@ class ProcessLost(Exception):
 class SampleProcess:
     """Starts the process at once; it may be used when `ready`."""
 
-    def __init__(
-        self, about: int, memory: int, budget: Charges, *, module: str | None = None
-    ) -> None:
+    def __init__(self, module: str, about: int, memory: int, budget: Charges) -> None:
         """`about` and `memory` are descriptors: of what it needs to know, and of the slots."""
         self._budget = budget
         self._charged = 0
@@ -50,7 +46,7 @@ class SampleProcess:
             with theirs:
                 fds = (theirs.fileno(), about, memory)
                 self._process = start_python(
-                    module or _MODULE, *map(str, fds), pass_fds=fds, stdin=subprocess.DEVNULL
+                    module, *map(str, fds), pass_fds=fds, stdin=subprocess.DEVNULL
                 )
         except OSError:
             self._socket.close()
