@@ -21,7 +21,7 @@ __all__ = ["CacheStatistics", "PieceCache"]
 class CacheStatistics:
     """What a cache has done so far."""
 
-    found: int  #: times that a piece was in memory
+    found: int  #: times that a piece was in memory; mapped ones are not counted
     made: int  #: pieces that had to be made
     pieces: int  #: pieces kept now
     nbytes: int  #: bytes of memory they take

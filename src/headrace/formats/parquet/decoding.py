@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DatasetError, HeadraceError
 from headrace.formats.parquet.columns import Prepare, Rows, checked
@@ -47,10 +48,19 @@ def read_groups(
                 remedy="Open the set again (it indexes what changed), or restore the file",
             )
         # Without threads of its own: whoever calls has as many as there are CPUs.
-        with pq.ParquetFile(file.path, read_dictionary=list(dictionaries)) as opened:
+        with pq.ParquetFile(
+            file.path, metadata=_metadata(file), read_dictionary=list(dictionaries)
+        ) as opened:
             return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
         raise not_parquet(Path(file.path), error) from None
+
+
+@lru_cache(maxsize=16)  # a footer of many row groups takes milliseconds, and a megabyte
+def _metadata(file: ParquetStamp) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(file.path)
 
 
 def decode(

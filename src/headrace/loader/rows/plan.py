@@ -14,9 +14,11 @@ from headrace.sampling.row_windows import RowWindows
 
 __all__ = ["RowPlanner", "RowTask"]
 
-#: Windows of a task. It costs 100 us beside them, and a transform of `many` is several times as
-#: fast, a window, with 32 as with one; a batch of 256 is then 8 tasks.
-_TASK_WINDOWS = 32
+#: Most windows of a task. It costs beside them, and a transform of `many` has less to do for each:
+#: with 64 the network tokenizer was faster than with 32, with 128 no more (one run of each on a
+#: shared machine: docs/decisions/2026-11-15-row-store.md).
+_MOST_WINDOWS = 64
+_FEWEST_WINDOWS = 8
 
 
 class RowTask(NamedTuple):
@@ -28,8 +30,13 @@ class RowTask(NamedTuple):
 class RowPlanner:
     """Turns draws into tasks, of several batches at once."""
 
-    def __init__(self, windows: RowWindows, order: RowOrder) -> None:
+    def __init__(
+        self, windows: RowWindows, order: RowOrder, batch_size: int = 1, threads: int = 1
+    ) -> None:
         self._windows, self._order = windows, order
+        # Some six batches are on their way at once: two tasks of them for each thread.
+        share = 6 * batch_size // (2 * threads)
+        self._task = min(_MOST_WINDOWS, max(_FEWEST_WINDOWS, share))
 
     def batches(self, numbers: Sequence[Ints]) -> list[tuple[Ints, list[RowTask]]]:
         """Draw numbers and tasks of batches."""
@@ -38,8 +45,8 @@ class RowPlanner:
         for batch in numbers:
             mine = lines[first : first + len(batch)]
             mine[:, 0] = np.arange(len(batch))
-            cuts = range(0, len(batch), _TASK_WINDOWS)
-            planned.append((batch, [RowTask(mine[at : at + _TASK_WINDOWS]) for at in cuts]))
+            cuts = range(0, len(batch), self._task)
+            planned.append((batch, [RowTask(mine[at : at + self._task]) for at in cuts]))
             first += len(batch)
         return planned
 

@@ -24,8 +24,9 @@ from headrace.processes import allowed_cpus
 
 __all__ = ["RowSettings", "RowSizes"]
 
-#: Memory for processes and their row groups where there is no store. Four of them by default.
-_PROCESSES_BYTES = 1280 << 20
+#: Memory for processes and their row groups where there is no store: two of them by default, which
+#: took 1 GB in all, Arrow's own memory included.
+_PROCESSES_BYTES = 640 << 20
 
 
 @dataclass(frozen=True, slots=True)
