@@ -55,69 +55,61 @@ def run(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from headrace.cli.output import plural, print_json, readable_bytes
-    from headrace.testing.synth import synthesize
 
-    if args.preset == "network":
-        return _network(args)
-    for option in ("rows", "row_group"):
-        if getattr(args, option) is not None:
-            raise UsageError(
-                f"--{option.replace('_', '-')} is for the preset network",
-                remedy="Leave it out, or add --preset network",
-            )
+    network = args.preset == "network"
+    if not network:
+        for option in ("rows", "row_group"):
+            if getattr(args, option) is not None:
+                raise UsageError(
+                    f"--{option.replace('_', '-')} is for the preset network",
+                    remedy="Leave it out, or add --preset network",
+                )
     started = time.perf_counter()
     with ExitStack() as stack:
-        report = _bar(stack, "images") if sys.stderr.isatty() else None
-        written = synthesize(
-            args.dir,
-            preset=args.preset,
-            episodes=args.episodes,
-            seed=args.seed,
-            only=args.only,
-            workers=args.workers,
-            report=report,
-        )
+        unit = "rows" if network else "images"
+        report = _bar(stack, unit) if sys.stderr.isatty() else None
+        written = (_network if network else _datasets)(args, report)
     seconds = time.perf_counter() - started
     if args.json:
         print_json([{**asdict(one), "path": str(one.path)} for one in written])
         return 0
-    episodes = plural(sum(one.episodes for one in written), "episode")
-    frames = plural(sum(one.frames for one in written), "image")
-    size = readable_bytes(sum(one.bytes for one in written))
-    print(
-        f"{plural(len(written), 'dataset')}, {episodes}, {frames}, {size} written to {args.dir} "
-        f"in {seconds:.1f} s"
+    named = (
+        {"files": "file", "rows": "row"} if network else {"episodes": "episode", "frames": "image"}
     )
+    counts = [] if network else [plural(len(written), "dataset")]
+    for field, word in named.items():
+        counts.append(plural(sum(getattr(one, field) for one in written), word))
+    size = readable_bytes(sum(one.bytes for one in written))
+    print(f"{', '.join(counts)}, {size} written to {args.dir} in {seconds:.1f} s")
     return 0
 
 
-def _network(args: argparse.Namespace) -> int:
-    from dataclasses import asdict
+def _datasets(args: argparse.Namespace, report: Any) -> list[Any]:
+    from headrace.testing.synth import synthesize
 
-    from headrace.cli.output import plural, print_json, readable_bytes
+    return synthesize(
+        args.dir,
+        preset=args.preset,
+        episodes=args.episodes,
+        seed=args.seed,
+        only=args.only,
+        workers=args.workers,
+        report=report,
+    )
+
+
+def _network(args: argparse.Namespace, report: Any) -> list[Any]:
     from headrace.testing.network_synth import synthesize_network
 
     asked = {"rows": args.rows, "row_group": args.row_group}
-    started = time.perf_counter()
-    with ExitStack() as stack:
-        report = _bar(stack, "rows") if sys.stderr.isatty() else None
-        written = synthesize_network(
-            args.dir,
-            seed=args.seed,
-            only=args.only,
-            workers=args.workers,
-            report=report,
-            **{name: value for name, value in asked.items() if value is not None},
-        )
-    seconds = time.perf_counter() - started
-    if args.json:
-        print_json([{**asdict(one), "path": str(one.path)} for one in written])
-        return 0
-    files = plural(sum(one.files for one in written), "file")
-    rows = plural(sum(one.rows for one in written), "row")
-    size = readable_bytes(sum(one.bytes for one in written))
-    print(f"{files}, {rows}, {size} written to {args.dir} in {seconds:.1f} s")
-    return 0
+    return synthesize_network(
+        args.dir,
+        seed=args.seed,
+        only=args.only,
+        workers=args.workers,
+        report=report,
+        **{name: value for name, value in asked.items() if value is not None},
+    )
 
 
 def _bar(stack: ExitStack, unit: str) -> Any:
