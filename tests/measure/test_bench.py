@@ -296,6 +296,11 @@ def test_a_backend_that_does_not_exist_is_an_error_with_those_that_do():
         jobs_of("oxe29", [], ["headrce"])
 
 
+def test_an_option_of_the_loader_without_its_place_is_told_where_it_belongs():
+    with pytest.raises(hr.UsageError, match=r"image_size. Did you mean 'loader.image_size'"):
+        jobs_of("oxe29", ["root=/x", "image_size=64"], ["headrace"])
+
+
 def test_overrides_go_where_they_belong():
     jobs = jobs_of(
         "oxe29",

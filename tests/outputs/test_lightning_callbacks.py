@@ -21,6 +21,7 @@ from headrace.outputs.lightning import (  # noqa: E402
     HeadraceDataModule,
     Memory,
     ProgressLine,
+    Summary,
     Throughput,
     usual_callbacks,
 )
@@ -226,6 +227,63 @@ def test_memory_is_that_of_the_process_tree_and_the_budget_the_loader_s(fit, tmp
     assert len(records) >= 3
     least = min(record["available_mb"] for record in records)
     assert f"available={least:,.0f} MB at least" in capsys.readouterr().out
+
+
+def test_the_summary_says_how_fast_it_was_and_the_report_that_it_ended(fit, tmp_path, capsys):
+    fit([*usual_callbacks(tmp_path)], Slow(), steps=12)
+    (line,) = (x for x in capsys.readouterr().out.splitlines() if "[Summary]" in x)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert line == (
+        f"[Summary] complete: 12 steps, {result['samples_per_s']:,.0f} samples/s, "
+        f"waiting for data {result['loader_share']:.1%} of the time"
+    )
+    assert 0 < result["samples_per_s"] <= OPTIONS["batch_size"] / Slow.seconds
+    assert 0 <= result["loader_share"] < 1
+    assert result["status"] == "complete"
+    assert "Incomplete" not in write_run_report(tmp_path).read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "cause"),
+    [
+        (KeyboardInterrupt(), "interrupted", "stopped at step 3"),
+        (ValueError("no"), "failed", "ValueError: no"),
+    ],
+)
+def test_a_run_that_ends_early_says_so_and_one_that_goes_on_has_not_ended(
+    fit, tmp_path, error, status, cause
+):
+    class Ends(Model):
+        def training_step(self, batch, batch_idx):
+            assert not (tmp_path / "result.json").exists()
+            if self.global_step == 3:
+                raise error
+            return super().training_step(batch, batch_idx)
+
+    for _ in range(2):  # the second begins with the first one's result.json
+        with pytest.raises((SystemExit, KeyboardInterrupt, ValueError)):
+            fit([Summary(tmp_path)], Ends())
+        result = json.loads((tmp_path / "result.json").read_text())
+        assert (result["status"], result["cause"], result["steps"]) == (status, cause, 3)
+
+
+def test_a_finished_run_that_has_nothing_left_to_train_keeps_its_result(tmp_path, mixture):
+    options = {"max_steps": 3, "callbacks": [Summary(tmp_path)]}
+    made = trainer(tmp_path, **options)
+    made.fit(Model(), HeadraceDataModule(mixture, **OPTIONS))
+    made.save_checkpoint(tmp_path / "last.ckpt")
+    result = (tmp_path / "result.json").read_text()
+    again = trainer(tmp_path, **options)
+    again.fit(Model(), HeadraceDataModule(mixture, **OPTIONS), ckpt_path=tmp_path / "last.ckpt")
+    assert "samples_per_s" in json.loads(result)
+    assert (tmp_path / "result.json").read_text() == result
+
+
+def test_the_summary_leaves_the_result_of_another_program_as_it_is(fit, tmp_path, capsys):
+    (tmp_path / "result.json").write_text('{"program": "train"}')
+    fit([Summary(tmp_path)], steps=2)
+    assert (tmp_path / "result.json").read_text() == '{"program": "train"}'
+    assert "[Summary] complete: 2 steps" in capsys.readouterr().out
 
 
 def test_the_cheap_figure_of_memory_agrees_with_the_pages(mixture):

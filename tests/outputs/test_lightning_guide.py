@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from headrace.testing import synthesize
 from tests.outputs.conftest import mixture_dict
 
 pytest.importorskip("lightning.pytorch")
@@ -30,13 +31,23 @@ pytestmark = [
 ]
 
 
+#: The same of the first section.
+FIRST_SMALL = {
+    "batch_size=64": "batch_size=4",
+    "steps_per_epoch=200": "steps_per_epoch=2",
+    "every_n_steps=100": "every_n_steps=1",
+    "every_n_train_steps=100": "every_n_train_steps=1",
+    "limit_val_batches=10": "limit_val_batches=1, accelerator='cpu', logger=False",
+}
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.S)
+
+
 def block(containing):
     """The block of code that has a text in it, small."""
-    (code,) = (
-        code
-        for code in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.S)
-        if containing in code
-    )
+    (code,) = (code for code in blocks("python") if containing in code)
     for large, small in SMALL.items():
         code = code.replace(large, small)
     return code
@@ -49,13 +60,30 @@ def here(tmp_path, data, monkeypatch):
     Path("mixture.yaml").write_text(yaml.safe_dump(mixture_dict(data)))
 
 
-def test_the_five_lines_train_the_model_below_them(capsys):
+def test_the_first_section_trains_from_nothing_and_goes_on(capsys, monkeypatch):
+    only = re.findall(r"--only (\w+)", GUIDE.read_text())[:3]
+    synthesize(Path("data"), preset="plain", only=only, episodes=10, seed=0, _max_steps=9)
+    Path("mixture.yaml").write_text(blocks("yaml")[0])
+    code = blocks("python")[0]
+    for large, small in FIRST_SMALL.items():
+        assert large in code, f"the guide no longer has {large}"
+        code = code.replace(large, small)
+    for epochs, begins in ((2, 1), (3, 5)):  # the second goes on after the first one's four steps
+        exec(code.replace("max_epochs=3", f"max_epochs={epochs}"), {"__name__": "__main__"})
+        told = capsys.readouterr().out
+        assert re.findall(r"\[Step (\d+)\]", told) == [
+            str(n) for n in range(begins, 2 * epochs + 1)
+        ]
+        assert f"[Summary] complete: {2 * epochs} steps" in told
+
+
+def test_the_short_form_trains_any_model():
     names = {"__name__": "guide"}
-    five, model = block("HeadraceDataModule("), block("class Model(")
-    imports, _, rest = five.partition("\n\n")
-    exec(imports, names)
-    exec(model, names)
-    exec(rest, names)
+    exec(blocks("python")[0], names)  # for its model
+    exec(
+        block('callbacks=usual_callbacks("runs/first"))').replace("image_size=32", "image_size=64"),
+        names,
+    )
     assert names["trainer"].global_step == 3
     assert "val/loss" in names["trainer"].callback_metrics
     assert len(Path("runs/first/batch_times.jsonl").read_text().splitlines()) == 3

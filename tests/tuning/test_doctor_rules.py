@@ -261,3 +261,9 @@ def test_the_text_has_verdict_changes_evidence_and_costs_and_no_control_characte
     assert "limits: decoding 1,700 samples/s" in text
     assert "\x1b" not in text
     assert "100%  png 240x320" in text
+
+
+def test_room_for_more_batches_than_wanted_is_not_told_as_a_share():
+    for slots, told in ((2, "room for 2 of 6 batches"), (7, "room for 7 batches")):
+        evidence = replace(BUSY, slots=slots)
+        assert told in verdict_text(give_verdict(evidence), evidence)

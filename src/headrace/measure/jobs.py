@@ -44,6 +44,8 @@ def jobs_of(
                 f"the loader has no option {key!r}",
                 remedy=f"{nearest(key, known)}There are {', '.join(known)}",
             )
+        elif not key and head in (*JOB_KEYS, *OWN_KEYS):
+            raise UsageError(f"unknown key {head}", remedy=f"Did you mean 'loader.{head}'?")
         elif head in PEERS:
             options.setdefault(head, {})[key] = parse_override(override)[1]
         else:

@@ -117,6 +117,20 @@ def test_the_numbers_are_overall_and_of_every_dataset(run):
     assert rows[1]["train/loss"] > 0
 
 
+def test_the_curve_of_a_run_that_was_stopped_has_the_steps_before_too(tmp_path):
+    before, after, whole = (ValidationPictures(tmp_path) for _ in range(3))
+    losses = [torch.tensor(x) for x in (0.7, 0.1, 0.35)]
+    for callback, some in ((before, losses[:2]), (whole, losses)):
+        for loss in some:
+            callback.on_train_batch_end(None, None, {"loss": loss}, None, 0)
+    after.load_state_dict(before.state_dict())
+    after.on_train_batch_end(None, None, {"loss": losses[2]}, None, 0)
+    assert after.state_dict() == whole.state_dict()
+    assert whole.state_dict()["train_steps"] == 3
+    after.load_state_dict(ValidationPictures(tmp_path).state_dict())
+    assert after.state_dict() == {"train_loss": None, "train_steps": 0}
+
+
 def test_the_same_samples_are_shown_every_time(run):
     first, second = (image(path / "samples.png") for _, path in step_folders(run.folder))
     assert first.shape == second.shape == (6 * 32 + 2 * 32, 3 * 32, 3)  # eight of three datasets

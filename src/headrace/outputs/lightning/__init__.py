@@ -6,6 +6,7 @@ from headrace.outputs.lightning.callbacks import (
     DatasetUsage,
     Memory,
     ProgressLine,
+    Summary,
     Throughput,
     usual_callbacks,
 )
@@ -17,6 +18,7 @@ __all__ = [
     "HeadraceDataModule",
     "Memory",
     "ProgressLine",
+    "Summary",
     "Throughput",
     "usual_callbacks",
 ]

@@ -171,6 +171,17 @@ class ValidationPictures(Callback):
         """The same when training is stopped."""
         self._finish(trainer)
 
+    def state_dict(self) -> dict[str, Any]:
+        """The loss since the last validation, so that a resumed run has the same curve."""
+        loss = None if self._train_loss is None else float(self._train_loss)
+        return {"train_loss": loss, "train_steps": self._train_steps}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on summing up."""
+        loss = state_dict["train_loss"]
+        self._train_loss = None if loss is None else torch.tensor(loss)
+        self._train_steps = state_dict["train_steps"]
+
     # -- the rest ------------------------------------------------------------------------------
 
     def _finish(self, trainer: Trainer) -> None:

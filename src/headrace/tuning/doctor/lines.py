@@ -65,7 +65,7 @@ def _machine(e: Evidence) -> list[str]:
     if e.budget is not None:
         memory.append(f"budget {megabytes(e.budget / 1e6)}")
     if e.slots is not None:
-        of = f" of {e.slots_wanted}" if e.slots_wanted else ""
+        of = f" of {e.slots_wanted}" if e.slots_wanted and e.slots <= e.slots_wanted else ""
         memory.append(f"room for {e.slots}{of} batches")
     if e.available is not None:
         memory.append(f"{megabytes(e.available / 1e6)} available")

@@ -4,6 +4,7 @@ from headrace.outputs.lightning.callbacks.batch_mix import BatchMix
 from headrace.outputs.lightning.callbacks.dataset_usage import DatasetUsage
 from headrace.outputs.lightning.callbacks.memory import Memory
 from headrace.outputs.lightning.callbacks.progress_line import ProgressLine
+from headrace.outputs.lightning.callbacks.summary import Summary
 from headrace.outputs.lightning.callbacks.throughput import Throughput
 from headrace.outputs.lightning.callbacks.usual import usual_callbacks
 
@@ -12,6 +13,7 @@ __all__ = [
     "DatasetUsage",
     "Memory",
     "ProgressLine",
+    "Summary",
     "Throughput",
     "usual_callbacks",
 ]
