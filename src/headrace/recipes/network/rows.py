@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["OUTPUTS", "PrepareRows", "token_loader", "token_pipeline", "token_rows"]
 
 #: What `tokenize_windows` writes of a window.
-OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = {name: ((LENGTH,), "int32") for name in FIELDS}
+OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(FIELDS, ((LENGTH,), "int32"))
 
 Where: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
