@@ -152,9 +152,9 @@ def table(figures: dict[str, Any]) -> str:
         + ".",
         "",
         f"{data['files']} files, {data['bytes'] / 1e6:,.0f} MB, {data['rows']:,} rows; batches of "
-        f"{figures['batch']} windows of 64 rows; {count} rounds of {figures['seconds']:g} s, in "
-        "turns; medians (least to most). Memory is the peak of anonymous and shared memory of all "
-        "processes of one.",
+        f"{figures['batch']} windows of 64 rows; {figures['seconds']:g} s in each of {count} "
+        "rounds, in turns; medians (least to most). Memory is the peak of anonymous and shared "
+        "memory of all processes of one.",
         "",
         f"Filling the store, once: {store['seconds']:.1f} s, {store['bytes'] / 1e6:,.0f} MB on "
         f"disk, {store['peak_anonymous_bytes'] / 1e6:,.0f} MB of memory. It is not in the figures "

@@ -9,7 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from headrace.errors import DataError, UnknownFieldError, UsageError
-from headrace.recipes.network import FIELDS, LENGTH, token_loader, token_pipeline, token_rows
+from headrace.recipes.network import (
+    FIELDS,
+    LENGTH,
+    prepare,
+    token_loader,
+    token_pipeline,
+    token_rows,
+)
+from headrace.recipes.network import rows as recipe_rows
 from headrace.recipes.network.reference import Row, reference_fields
 from headrace.testing.network import shard_table
 
@@ -146,6 +154,13 @@ def test_what_is_stored_of_bad_rows_as_empty_is_not_taken_for_the_strict_ones(fo
         token_rows(bad, bad_addresses="drop")
 
 
+def test_the_folder_above_the_splits_is_refused_lest_training_sees_the_test_files(folder):
+    words = r"no Parquet files in '.*' itself.*such as data/train"
+    with pytest.raises(UsageError, match=words):
+        token_rows(folder.parent)
+    assert len(token_rows(f"{folder.parent}/tr*/*.parquet")) == WINDOWS
+
+
 def test_a_missing_column_is_named_and_those_there_are_listed(tmp_path):
     table = shard_table(0, 0, 100).rename_columns(
         ["probe_id", "event_time", "source", "dst_addr", "ip_version", "rtt", "kind"]
@@ -153,6 +168,20 @@ def test_a_missing_column_is_named_and_those_there_are_listed(tmp_path):
     pq.write_table(table, tmp_path / "shard_0000.parquet")
     with pytest.raises(UnknownFieldError, match=r"src_addr.*source"):
         token_rows(tmp_path)
+
+
+def test_rows_are_prepared_piece_by_piece_with_the_same_result(monkeypatch):
+    table = shard_table(0, 0, 250)
+    whole = prepare(table)
+    monkeypatch.setattr(recipe_rows, "_AT_ONCE", 100)
+    pieces = recipe_rows.PrepareRows()(table)
+    assert pieces.keys() == whole.keys()
+    for name, values in whole.items():
+        assert pieces[name].dtype == values.dtype
+        np.testing.assert_array_equal(pieces[name], values)
+    spoil = table.set_column(2, "src_addr", [[None] * 230 + ["x"] + [None] * 19])
+    with pytest.raises(DataError, match=r"src_addr of row 1,230 is 'x'"):
+        recipe_rows.PrepareRows()(spoil, first_row=1000)
 
 
 # -- Grain -------------------------------------------------------------------------------------

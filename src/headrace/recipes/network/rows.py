@@ -14,8 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+import numpy as np
+
+from headrace.catalog.parquet import has_parquet
+from headrace.errors import UsageError
 from headrace.loader.rows import RowLoader, RowSet
-from headrace.recipes.network.prepare import BadAddresses, Prepared, check_policy, prepare
+from headrace.recipes.network.prepare import (
+    PREPARED,
+    BadAddresses,
+    Prepared,
+    check_policy,
+    prepare,
+)
 from headrace.recipes.network.tokenize import FIELDS, tokenize_windows
 from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS
 
@@ -26,6 +36,10 @@ __all__ = ["OUTPUTS", "PrepareRows", "token_loader", "token_pipeline", "token_ro
 
 #: What `tokenize_windows` writes of a window.
 OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(FIELDS, ((LENGTH,), "int32"))
+
+#: Rows that are prepared at once: a row takes ten times its own size on the way, and a row group
+#: may have a million of them.
+_AT_ONCE = 1 << 15
 
 Where: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -41,7 +55,18 @@ class PrepareRows:
     version: ClassVar[int] = 1  #: to be raised when prepared rows change: they are kept on disk
 
     def __call__(self, table: Any, first_row: int = 0) -> Prepared:
-        return prepare(table, bad_addresses=self.bad_addresses, first_row=first_row)
+        made: Prepared = {
+            name: np.empty((len(table), *shape), dtype) for name, (dtype, shape) in PREPARED.items()
+        }
+        for begin in range(0, len(table), _AT_ONCE):
+            some = prepare(
+                table.slice(begin, _AT_ONCE),
+                bad_addresses=self.bad_addresses,
+                first_row=first_row + begin,
+            )
+            for name, values in some.items():
+                made[name][begin : begin + _AT_ONCE] = values
+        return made
 
 
 def token_rows(
@@ -59,6 +84,12 @@ def token_rows(
     `options` are those of `hr.RowSet`: `store_limit`, `cache`, `eager`, `across_files`, `progress`.
     """
     check_policy(bad_addresses)
+    if isinstance(where, (str, os.PathLike)) and os.path.isdir(where) and not has_parquet(where):
+        # A `RowSet` would take the files below it: those of train and test alike.
+        raise UsageError(
+            f"there are no Parquet files in {os.fspath(where)!r} itself",
+            remedy="Give the folder of a split, such as data/train, a pattern, or a list of files",
+        )
     return RowSet(
         where,
         columns=COLUMNS,
