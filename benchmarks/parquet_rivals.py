@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.engine.freed_memory import keep_freed_memory
 from headrace.processes import allowed_cpus
 from headrace.recipes.network import (
     COLUMNS,
@@ -229,6 +230,7 @@ def _tokenize(
         whole = len(values) // ROWS
         columns[name] = np.asarray(values[: whole * ROWS]).reshape(whole, ROWS, *values.shape[1:])
         columns[name].reshape(-1).view(np.uint8)[::4096].max()  # all pages are here then
+    keep_freed_memory()  # as the loader's workers do
     chance = np.random.default_rng(number)
     batches = [
         {name: np.zeros((batch, LENGTH), np.int32) for name in FIELDS}
