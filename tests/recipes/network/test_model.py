@@ -6,11 +6,13 @@ from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
+from headrace import examine_step
 from headrace.errors import UsageError
 from headrace.recipes.network import batches as made_batches
-from headrace.recipes.network import prepare
+from headrace.recipes.network import prepare, token_loader
 from headrace.testing.network import shard_table
 
 jax = pytest.importorskip("jax")
@@ -19,8 +21,8 @@ from headrace.recipes.network import framework  # noqa: E402
 from headrace.recipes.network.config import ModelConfig, TrainingConfig  # noqa: E402
 from headrace.recipes.network.flops import step_flops  # noqa: E402
 from headrace.recipes.network.model import count_parameters, init, logits, loss  # noqa: E402
-from headrace.recipes.network.optimizer import learning_rate  # noqa: E402
-from headrace.recipes.network.train import train  # noqa: E402
+from headrace.recipes.network.optimizer import learning_rate, new_state  # noqa: E402
+from headrace.recipes.network.train import make_step, train  # noqa: E402
 from headrace.recipes.network.verdict import examine_training  # noqa: E402
 
 SHORT = 64
@@ -180,6 +182,28 @@ def test_a_training_step_is_examined_with_its_flops(batch, tiny):
     )
     assert found.tokens_per_s == pytest.approx(2 * SHORT / found.evidence.period_s)
     assert found.loader_tokens_per_s > found.tokens_per_s
+
+
+def test_a_step_over_the_recipes_own_loader_is_examined(tiny, tmp_path):
+    config, _, _ = tiny
+    pq.write_table(shard_table(0, 0, 6400), tmp_path / "shard_0000.parquet")
+    state = new_state(config, QUICK.seed)
+    step = make_step(config, QUICK)
+
+    def once(batch):
+        nonlocal state
+        state, value = step(state, {name: values[:, :SHORT] for name, values in batch.items()})
+        return value
+
+    with token_loader(tmp_path, 2, threads=1, processes=False) as loader:
+        found = examine_step(loader, once, steps=8, warmup=2, alone_s=0.1)
+        draws = loader.statistics().draws
+    assert found.evidence.batch_size == 2
+    assert found.tokens == 1024
+    assert found.evidence.steps >= 8
+    assert draws >= 2 * (1 + 2 + 8)  # its batches, and not only the one that was replayed
+    assert found.loader_tokens_per_s > 0
+    assert 0 <= found.waiting < 1
 
 
 def test_the_learning_rate_warms_up_and_falls():

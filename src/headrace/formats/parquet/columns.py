@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Prepare", "Rows", "checked", "plain_columns", "prepare_key"]
 
 Rows: TypeAlias = dict[str, NDArray[Any]]
-#: Turns a decoded piece into columns, once; rows stay in their order.
+#: Turns a decoded piece into columns, once; rows stay in their order. With an attribute `numbered`
+#: that is true it is also given `first_row`, the number of the piece's first row in its file.
 Prepare: TypeAlias = "Callable[[pa.Table], Rows]"
 
 

@@ -73,7 +73,11 @@ def decode(
     """The prepared columns of a piece."""
     table = read_groups(file, range(piece.first, piece.last), columns, dictionaries)
     try:
-        return checked(prepare(table), piece.rows, prepare)
+        if getattr(prepare, "numbered", False):
+            rows = prepare(table, first_row=piece.begin)  # type: ignore[call-arg]
+        else:
+            rows = prepare(table)
+        return checked(rows, piece.rows, prepare)
     except HeadraceError as error:
         raise error.within(file=file.path) from None
     except Exception as error:

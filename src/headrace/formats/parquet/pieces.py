@@ -25,6 +25,7 @@ class Piece(NamedTuple):
     first: int  #: first row group
     last: int  #: the one after the last
     rows: int
+    begin: int  #: its first row, counted in the file
 
 
 class Pieces:
@@ -32,8 +33,8 @@ class Pieces:
 
     >>> pieces = Pieces([(10, 10, 10), (), (50,)], least_rows=20)
     >>> list(pieces)
-    [Piece(file=0, first=0, last=2, rows=20), Piece(file=0, first=2, last=3, rows=10), \
-Piece(file=2, first=0, last=1, rows=50)]
+    [Piece(file=0, first=0, last=2, rows=20, begin=0), \
+Piece(file=0, first=2, last=3, rows=10, begin=20), Piece(file=2, first=0, last=1, rows=50, begin=0)]
     >>> pieces.parts(first=25, count=10)
     [(1, 5, 10), (2, 0, 5)]
     """
@@ -41,12 +42,12 @@ Piece(file=2, first=0, last=1, rows=50)]
     def __init__(self, group_rows: Sequence[Sequence[int]], least_rows: int = 1) -> None:
         self._pieces: list[Piece] = []
         for file, groups in enumerate(group_rows):
-            first = rows = 0
+            first = rows = begin = 0
             for number, more in enumerate(groups):
                 rows += more
                 if rows >= least_rows or (number == len(groups) - 1 and rows):
-                    self._pieces.append(Piece(file, first, number + 1, rows))
-                    first, rows = number + 1, 0
+                    self._pieces.append(Piece(file, first, number + 1, rows, begin))
+                    first, rows, begin = number + 1, 0, begin + rows
         self.ends: Ints = np.cumsum([piece.rows for piece in self._pieces], dtype=np.int64)
         #: First row of each piece, counted through all files.
         self.starts: Ints = np.concatenate([np.zeros(1, np.int64), self.ends])[:-1]

@@ -11,6 +11,7 @@ import traceback
 
 import numpy as np
 
+from headrace.engine.freed_memory import keep_freed_memory
 from headrace.engine.shared import map_region
 from headrace.engine.slots import Arrays, slot_bytes, slot_views
 from headrace.engine.statistics import Counters
@@ -27,6 +28,7 @@ def serve(parent: Parent, about: int, memory: int) -> None:
     with mmap.mmap(about, 0, access=mmap.ACCESS_READ) as described:
         work, batch_size = from_portable(pickle.loads(described))
     assert isinstance(work, RowWork)
+    keep_freed_memory()  # a transform makes the same arrays again and again
     specs = work.specs(batch_size)
     size = slot_bytes(specs)
     slots: dict[int, Arrays] = {}  # by place; places are used again, so there are few

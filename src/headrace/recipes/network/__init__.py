@@ -1,18 +1,19 @@
 """Network measurements as tokens: Parquet rows to windows of 64, to sequences of 1,024.
 
-The tokenizer needs no framework: `prepare` (once a row), then `tokenize_windows` (once a window and
-epoch). `reference` is its plain twin, `decode` its inverse. The model and its trainer are in
-`model` and `train`, which need JAX.
+>>> from headrace.recipes.network import token_loader
+>>> with token_loader("DATA/train", batch_size=256) as batches:      # doctest: +SKIP
+...     for batch in batches:
+...         train_step(batch["inputs"])                              # int32 [256, 1024]
 
->>> from headrace.recipes.network import prepare, tokenize
->>> columns = prepare(table)                                 # doctest: +SKIP
->>> rows = {name: values[:64] for name, values in columns.items()}   # doctest: +SKIP
->>> tokenize(rows, window=0, epoch=0, seed=0, out=fields)    # doctest: +SKIP
+`token_pipeline` gives the same batches through Grain. Below them the tokenizer needs no framework:
+`prepare` (once a row), then `tokenize_windows` (once a window and epoch). `reference` is its plain
+twin, `decode` its inverse. The model and its trainer are in `model` and `train`, which need JAX.
 """
 
 from headrace.recipes.network.decode import Measurement, decode
 from headrace.recipes.network.findings import Findings
 from headrace.recipes.network.prepare import PREPARED, prepare, survey
+from headrace.recipes.network.rows import OUTPUTS, token_loader, token_pipeline, token_rows
 from headrace.recipes.network.tokenize import FIELDS, tokenize, tokenize_windows
 from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS, VOCABULARY
 
@@ -20,6 +21,7 @@ __all__ = [
     "COLUMNS",
     "FIELDS",
     "LENGTH",
+    "OUTPUTS",
     "PREPARED",
     "ROWS",
     "VOCABULARY",
@@ -28,6 +30,9 @@ __all__ = [
     "decode",
     "prepare",
     "survey",
+    "token_loader",
+    "token_pipeline",
+    "token_rows",
     "tokenize",
     "tokenize_windows",
 ]

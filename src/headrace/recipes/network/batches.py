@@ -1,7 +1,7 @@
 """Batches from rows in memory, in a global shuffle: the whole way without files, threads or knobs.
 
-For a small dataset, for tests, and as the yardstick of a loader: nothing can be faster on one core
-than tokenizing rows that lie there already.
+For tests, and as the yardstick of a loader: nothing can be faster on one core than tokenizing rows
+that lie there already. Batches for training come from `rows`, which does not read everything first.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from headrace.recipes.network.rtt import FAILED_CODE, encode_rtt
 from headrace.recipes.network.shuffles import shuffle_codes
 from headrace.recipes.network.vocabulary import COLUMNS
 
-__all__ = ["PREPARED", "SECOND", "BadAddresses", "Prepared", "prepare", "survey"]
+__all__ = ["PREPARED", "SECOND", "BadAddresses", "Prepared", "check_policy", "prepare", "survey"]
 
 BadAddresses: TypeAlias = Literal["error", "empty"]
 Prepared: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -52,11 +52,16 @@ def survey(table: Any, *, bad_addresses: BadAddresses = "empty", first_row: int 
     return _prepare(table, bad_addresses, first_row, orders=False)[1]
 
 
+def check_policy(bad_addresses: BadAddresses) -> None:
+    """Refuse what is neither of the two."""
+    if bad_addresses not in ("error", "empty"):
+        raise UsageError(f"bad_addresses is {bad_addresses!r}", remedy="Give 'error' or 'empty'")
+
+
 def _prepare(
     table: Any, bad_addresses: BadAddresses, first_row: int, orders: bool = True
 ) -> tuple[Prepared, Findings]:
-    if bad_addresses not in ("error", "empty"):
-        raise UsageError(f"bad_addresses is {bad_addresses!r}", remedy="Give 'error' or 'empty'")
+    check_policy(bad_addresses)
     time = _times(_column(table, "event_time"), first_row)
     version = _versions(_column(table, "ip_version"), first_row)
     rtt = _numbers(_column(table, "rtt"), "rtt", pa.float64())

@@ -16,12 +16,13 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.measure.accelerator import finish
-from headrace.recipes.network.batches import memory_batches, read_rows
+from headrace.outputs.jax import device_batches
 from headrace.recipes.network.config import ModelConfig, TrainingConfig
 from headrace.recipes.network.flops import step_flops
 from headrace.recipes.network.framework import jax
 from headrace.recipes.network.model import Batch, count_parameters, loss
 from headrace.recipes.network.optimizer import TrainState, new_state, update
+from headrace.recipes.network.rows import token_loader
 
 __all__ = ["NEEDED", "PRESETS", "Trained", "make_step", "train"]
 
@@ -88,7 +89,7 @@ def train(
 
 
 def main() -> None:
-    """Train on a folder's files, held in memory, and print a JSON line every ten steps."""
+    """Train on a folder's files and print a JSON line every ten steps."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", help="of Parquet files, such as DATA/train")
     parser.add_argument("--preset", choices=sorted(PRESETS), default="tiny")
@@ -99,7 +100,6 @@ def main() -> None:
     config = PRESETS[options.preset]()
     warmup = min(500, options.steps // 10)
     training = TrainingConfig(steps=options.steps, warmup=warmup, seed=options.seed)
-    batches = memory_batches(read_rows(options.folder), options.batch, seed=options.seed)
     started = time.perf_counter()
 
     def report(step: int, value: float) -> None:
@@ -108,7 +108,9 @@ def main() -> None:
         print(json.dumps(line), flush=True)
 
     print(json.dumps({"model": asdict(config), "training": asdict(training)}))
-    done = train(batches, config, training, report=report)
+    with token_loader(options.folder, options.batch, seed=options.seed) as loader:
+        batches = device_batches(loader, fields=NEEDED)
+        done = train(batches, config, training, report=report)
     each = done.seconds / max(1, options.steps - 1)
     summary = {
         "parameters": count_parameters(done.state.parameters),

@@ -2,8 +2,9 @@
 
     python -m headrace.recipes.network.verdict DATA/train --preset base --batch 256 --peak 989e12
 
-Takes batches from memory, in the loop itself, which is the worst case: nothing is prefetched.
-`examine_training` takes those of any loader.
+Batches come through the recipe's loader (`token_loader`), as they would in training, and are copied
+to the device in the loop itself, which is the worst case. `examine_training` takes those of any
+loader.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from headrace.recipes.network.batches import memory_batches, read_rows
 from headrace.recipes.network.config import ModelConfig, TrainingConfig
 from headrace.recipes.network.flops import step_flops
 from headrace.recipes.network.model import Batch
 from headrace.recipes.network.optimizer import new_state
+from headrace.recipes.network.rows import token_loader
 from headrace.recipes.network.train import PRESETS, make_step
 from headrace.tuning.doctor import StepExamination, examine_step
 
@@ -67,14 +68,15 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="folder for the figures")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args()
-    found = examine_training(
-        memory_batches(read_rows(options.folder), options.batch),
-        PRESETS[options.preset](),
-        options.batch,
-        peak_flops=options.peak,
-        steps=options.steps,
-        run=options.run,
-    )
+    with token_loader(options.folder, options.batch) as loader:
+        found = examine_training(
+            loader,
+            PRESETS[options.preset](),
+            options.batch,
+            peak_flops=options.peak,
+            steps=options.steps,
+            run=options.run,
+        )
     if options.json:
         print(json.dumps(found.to_dict(), indent=2))
         return
