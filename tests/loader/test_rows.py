@@ -261,7 +261,7 @@ def test_an_error_of_a_transform_in_a_process_is_the_same(data, rows, loaders, m
 
 def _fail_later(rows, window, epoch, seed, out_rows):
     """Fails in a worker process alone."""
-    if sys.modules["__main__"].__spec__.name == "headrace.loader.rows.worker":
+    if getattr(sys.modules["__main__"].__spec__, "name", "") == "headrace.loader.rows.worker":
         raise ZeroDivisionError("later")
     transform(rows, window, epoch, seed, out_rows)
 
