@@ -32,7 +32,7 @@ class Batch:
     robot: list[str] | None = None  #: [B] where a source names it, else ""
     #: [B, T] of a loader with `encoded`: 0, or as many bytes of a JPEG lie in the frame's place
     encoded: NDArray[np.int32] | None = None
-    draft: Any = None  #: the loader's own note of it
+    draft: Any = None  #: with `encoded`: the loader's own note of it
 
     def __len__(self) -> int:
         """Number of samples."""

@@ -314,7 +314,7 @@ class Loader:
         return Batch(
             names=self.names,
             draws=draft.draws,
-            draft=draft,
+            draft=draft if self.settings.encoded else None,
             language=draft.language if full else None,
             robot=draft.robot if full else None,
             **arrays,
