@@ -7,18 +7,21 @@ import pytest
 
 from headrace.testing import synthesize
 
-#: Rooms and modules whose tests look at times, memory or signals: they need the machine to
-#: themselves, all others may run beside each other (`make test`).
+#: Rooms and modules whose tests look at times, memory, signals, or the threads and files of their
+#: process: they need the machine to themselves, all others run beside each other (`make test`).
 ALONE = (
     "cli",
     "engine",
     "loader/test_faults.py",
+    "loader/test_loader.py",
     "loader/test_memory.py",
     "loader/test_processes.py",
+    "loader/test_rows.py",
     "measure/test_bench.py",
     "measure/test_limit.py",
     "measure/test_peers.py",
     "measure/test_tfdata.py",
+    "reading",
     "tuning/test_doctor.py",
     "tuning/test_doctor_provoked.py",
     "tuning/test_study.py",

@@ -355,12 +355,12 @@ def test_many_openings_and_closings_leak_neither_threads_nor_files_nor_memory(da
         cycle()
     gc.collect()
     files, memory = len(os.listdir("/proc/self/fd")), peak()
-    for _ in range(450):
+    for _ in range(200):
         cycle()
     gc.collect()
     assert headrace_threads() == []
     assert len(os.listdir("/proc/self/fd")) == files
-    assert peak() - memory < 40, "memory grew over 450 loaders"
+    assert peak() - memory < 20, "memory grew over 200 loaders"
 
 
 def peak():
