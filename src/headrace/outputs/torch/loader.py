@@ -288,6 +288,7 @@ class TorchLoader:
 
     def _validation_pass(self, limit_batches: int | None) -> Iterator[TorchBatch]:
         self._settle()
+        self._last = None  # what validation takes says nothing about who should decode
         if isinstance(self._ahead, Decoded) and self.loader.validation_rewinds:
             self.load_state_dict(self.state_dict())  # nobody may take batches meanwhile
         batches = self.loader.validation(limit_batches)
