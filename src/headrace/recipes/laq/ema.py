@@ -163,7 +163,7 @@ class Ema(Callback):
         """Rows of a codebook that are not as the optimizer left them, into the average."""
         books = _codebooks(module)
         for name, before in self._codes:
-            now = books[name].detach()
+            now = books[name].detach().to(before.device)  # after a run the model is on the CPU
             replaced = (now != before).any(1, keepdim=True)
             self._average[name].copy_(torch.where(replaced, now, self._average[name]))
             before.copy_(now)
