@@ -12,6 +12,7 @@ import pytest
 from headrace.engine.budget import Budget
 from headrace.engine.engine import Engine
 from headrace.engine.slots import ArraySpec, SlotPool
+from headrace.engine.tasks import TaskQueue
 from headrace.errors import BudgetError, UsageError
 
 SPECS = {"x": ArraySpec((8,), "int64"), "y": ArraySpec((3, 5), "uint8")}
@@ -353,3 +354,25 @@ def test_slots_are_views_of_one_block_and_freed_from_the_garbage_collector():
     assert pool.take() is slot
     assert int(slot.arrays()["y"].sum()) == 7 * 15
     assert np.shares_memory(slot.arrays()["x"], slot.arrays()["x"])
+
+
+def test_tasks_come_by_rank_and_then_in_turn_whoever_takes_them():
+    tasks = TaskQueue()
+    put = [(number % 3, number) for number in range(3000)]
+    for rank, number in put:
+        tasks.put(rank, number)
+    assert [tasks.get() for _ in range(1000)] == [number for rank, number in put if not rank]
+    assert len(tasks) == 2000
+    got = []
+    takers = [
+        threading.Thread(target=lambda: [got.append(tasks.get()) for _ in range(500)])
+        for _ in range(6)
+    ]
+    for taker in takers:
+        taker.start()
+    for number in range(1000):
+        tasks.put(1, number)
+    for taker in takers:
+        taker.join(10)
+    assert sorted(got) == sorted([number for rank, number in put if rank] + list(range(1000)))
+    assert not len(tasks)

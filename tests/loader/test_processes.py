@@ -5,9 +5,11 @@ import json
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -21,6 +23,7 @@ from headrace.engine.slots import ArraySpec, Slot, slot_views
 from headrace.loader import lane as lane_module
 from headrace.loader import own_process as own_module
 from headrace.loader import process as process_module
+from headrace.loader.messages import receive, send
 from headrace.loader.settings import PROCESS_BYTES
 from headrace.reading.local import LocalFiles
 from tests.loader.conftest import NAMES, make_mixture, spoil_frame
@@ -385,3 +388,17 @@ def test_shared_memory_is_given_back_at_once_and_its_place_used_again():
     again = Slot(specs, shared)
     assert again.place == place
     assert not np.any(again.arrays()["x"])
+
+
+@pytest.mark.parametrize("size", [0, 65_535, 65_536, 3 << 20])
+def test_messages_arrive_whole_whatever_their_size(size):
+    one, other = socket.socketpair()
+    with one, other:
+        sender = threading.Thread(target=send, args=(one, ("words", b"x" * size)))
+        sender.start()
+        assert receive(other) == ("words", b"x" * size)
+        sender.join()
+        one.sendall(b"half")
+        one.close()
+        with pytest.raises(EOFError):
+            receive(other)

@@ -105,3 +105,11 @@ def test_weights_that_cannot_be_are_named(weights, words):
 def test_a_negative_draw_is_named():
     with pytest.raises(UsageError, match="draw number -5 is negative"):
         assign(np.array([3, -5]), Shares.from_weights([1]), seed=0)
+
+
+def test_a_source_that_is_alone_needs_no_layout():
+    shares, numbers = Shares.from_weights([0, 1, 0], 64), np.array([0, 63, 64, 700, 5])
+    source, ordinal = assign(numbers, shares, 3)
+    for number, where, count in zip(numbers, source, ordinal, strict=True):
+        owner, rank = layout(shares, 3, int(number) // 64)
+        assert (where, count) == (owner[number % 64], number // 64 * 64 + rank[number % 64])

@@ -22,6 +22,7 @@ from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import Arrays, ArraySpec, Lock, Returned, SlotPool
 from headrace.engine.statistics import Counters, EngineStatistics, StageStatistics
 from headrace.engine.stream import BatchSource, Gate, Pending, Stream
+from headrace.engine.tasks import TaskQueue
 from headrace.errors import UsageError
 
 __all__ = ["Engine", "Worker"]
@@ -47,7 +48,6 @@ class Worker(Protocol):
         """Cut off a task that takes too long, if possible. Called by another thread."""
 
 
-_Queued: TypeAlias = tuple[int, int, tuple[Pending, Any] | None]
 _LAST = 1  # behind every task: a closed engine skips them, but each must be accounted for
 MakeWorker: TypeAlias = Callable[[Counters], Worker]
 
@@ -74,8 +74,7 @@ class Engine:
         self._notice = notice
         self._available = available
         # The newest stream's tasks go first: whoever opens a second one waits for that.
-        self._tasks: queue.PriorityQueue[_Queued] = queue.PriorityQueue()
-        self._queued = itertools.count()
+        self._tasks: TaskQueue[tuple[Pending, Any] | None] = TaskQueue()
         self._opened = itertools.count(1)
         # A slot has come back, or look again (True), say when you have (a gate), or stop (False).
         self._events: queue.SimpleQueue[bool | Returned | Gate] = queue.SimpleQueue()
@@ -91,7 +90,7 @@ class Engine:
 
     def __repr__(self) -> str:
         state = "closed" if self._stopping else f"{len(self._counters)} threads"
-        return f"<Engine {state}, {len(self._streams)} streams, {self._tasks.qsize()} tasks queued>"
+        return f"<Engine {state}, {len(self._streams)} streams, {len(self._tasks)} tasks queued>"
 
     def stream(
         self,
@@ -166,7 +165,7 @@ class Engine:
             tasks=sum(counters.tasks for counters in self._counters),
             images=sum(counters.images for counters in self._counters),
             bytes_read=sum(counters.bytes for counters in self._counters),
-            queued_tasks=self._tasks.qsize(),
+            queued_tasks=len(self._tasks),
             budget=self.budget.statistics(),
             streams=tuple(stream.statistics() for stream in list(self._streams)),
             processes=tuple(c.process for c in self._counters if c.process),
@@ -182,7 +181,7 @@ class Engine:
             self._stopping = True
         self._events.put(False)
         for _ in self._counters:
-            self._tasks.put((_LAST, next(self._queued), None))
+            self._tasks.put(_LAST, None)
         for stream in self._streams:
             stream.abort()
         self._join(_JOIN_SECONDS)
@@ -271,7 +270,7 @@ class Engine:
             return True
 
     def _submit(self, rank: int, pending: Pending, task: Any) -> None:
-        self._tasks.put((-rank, next(self._queued), (pending, task)))
+        self._tasks.put(-rank, (pending, task))
 
     def _work(self, counters: Counters) -> None:
         worker: Worker | None = None
@@ -279,7 +278,7 @@ class Engine:
         clock = time.perf_counter
         while True:
             started = clock()
-            _, _, item = self._tasks.get()
+            item = self._tasks.get()
             counters.waiting += clock() - started
             if item is None:
                 break

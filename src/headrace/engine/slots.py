@@ -8,6 +8,7 @@ runs would be swallowed, and the garbage collector would run it inside anybody's
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import weakref
@@ -39,6 +40,8 @@ _ALIGN = 64  # a cache line, so that neighbouring arrays share none
 NOT_SHARED = -1  #: place of a slot that only this process has
 
 Arrays = dict[str, NDArray[Any]]
+#: Name, shape, type and first byte of each array.
+Layout = list[tuple[str, tuple[int, ...], np.dtype[Any], int]]
 #: Makes memory ready for a device (page-locks it) and returns what undoes that.
 Lock = Callable[[NDArray[np.uint8]], Callable[[], None]]
 
@@ -53,7 +56,7 @@ class ArraySpec:
     @property
     def nbytes(self) -> int:
         """Bytes, rounded up to the alignment."""
-        size = int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+        size = math.prod(self.shape) * np.dtype(self.dtype).itemsize
         return -(-size // _ALIGN) * _ALIGN
 
 
@@ -94,12 +97,12 @@ class Slot:
         shared: SharedMemory | None = None,
         lock: Lock | None = None,
     ) -> None:
-        self._specs = dict(specs)
+        self._layout = slot_layout(specs)
         self.nbytes = slot_bytes(specs)
         self._process = os.getpid()
         self._region: Region | None = shared.region(self.nbytes) if shared else None
         memory = self._region.array() if self._region else _own_pages(self.nbytes)
-        self._memory = memory
+        self._arrays = views_of(self._layout, memory)
         self._unlock = lock(memory) if lock else None
         self.interface = dict(memory.__array_interface__)
 
@@ -110,12 +113,12 @@ class Slot:
 
     def arrays(self) -> Arrays:
         """Views for whoever fills the slot; they must not outlive the filling."""
-        return slot_views(self._specs, self._memory)
+        return self._arrays
 
     def leased(self, ended: Callable[[Returned], None]) -> tuple[Arrays, Returned]:
         """Views for the consumer; the reference is given to `ended` when the last one is gone."""
         lease = _Lease(self)
-        return slot_views(self._specs, np.asarray(lease)), Returned(lease, ended)
+        return views_of(self._layout, np.asarray(lease)), Returned(lease, ended)
 
     def __del__(self) -> None:
         unlock: Callable[[], None] | None = getattr(self, "_unlock", None)
@@ -132,14 +135,23 @@ def _own_pages(size: int) -> NDArray[np.uint8]:
     return np.frombuffer(mmap.mmap(-1, max(1, size), flags=flags), np.uint8)
 
 
-def slot_views(specs: Mapping[str, ArraySpec], memory: NDArray[np.uint8]) -> Arrays:
-    """A slot's memory as its arrays."""
-    views, at = {}, 0
+def slot_layout(specs: Mapping[str, ArraySpec]) -> Layout:
+    """Where each array begins."""
+    layout, at = [], 0
     for name, spec in specs.items():
-        size = int(np.prod(spec.shape)) * np.dtype(spec.dtype).itemsize
-        views[name] = memory[at : at + size].view(spec.dtype).reshape(spec.shape)
+        layout.append((name, spec.shape, np.dtype(spec.dtype), at))
         at += spec.nbytes
-    return views
+    return layout
+
+
+def views_of(layout: Layout, memory: NDArray[np.uint8]) -> Arrays:
+    """A slot's memory as its arrays."""
+    return {name: np.ndarray(shape, dtype, memory, at) for name, shape, dtype, at in layout}
+
+
+def slot_views(specs: Mapping[str, ArraySpec], memory: NDArray[np.uint8]) -> Arrays:
+    """The same, told what the arrays are."""
+    return views_of(slot_layout(specs), memory)
 
 
 class SlotPool:

@@ -7,7 +7,6 @@ socket does, and so is never left behind.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import socket
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.engine.statistics import Counters
 from headrace.errors import DataError, HeadraceError, WorkerError
+from headrace.loader.messages import receive, send
 from headrace.loader.work import Charges, Texts
 from headrace.processes import start_python
 
@@ -51,7 +51,6 @@ class SampleProcess:
         except OSError:
             self._socket.close()
             raise
-        self._from, self._to = self._socket.makefile("rb"), self._socket.makefile("wb")
 
     def __repr__(self) -> str:
         return f"<SampleProcess {self._process.pid}>"
@@ -111,9 +110,7 @@ class SampleProcess:
         """End it and give its memory back to the budget."""
         self._process.kill()
         self._process.wait()
-        for end in (self._from, self._to, self._socket):
-            with contextlib.suppress(OSError):  # something unsent was left in it
-                end.close()
+        self._socket.close()
         self._budget.release(self._charged)
         self._charged = 0
 
@@ -128,14 +125,13 @@ class SampleProcess:
 
     def _send(self, message: Any) -> None:
         try:
-            pickle.dump(message, self._to, pickle.HIGHEST_PROTOCOL)
-            self._to.flush()
+            send(self._socket, message)
         except OSError:
             raise ProcessLost(self._process.wait()) from None
 
     def _receive(self) -> Any:
         try:
-            return pickle.load(self._from)
+            return receive(self._socket)
         except (EOFError, OSError, pickle.UnpicklingError):
             raise ProcessLost(self._process.wait()) from None
 

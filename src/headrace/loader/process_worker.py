@@ -23,6 +23,7 @@ from headrace.engine.shared import map_region
 from headrace.engine.slots import Arrays, slot_bytes, slot_views
 from headrace.engine.statistics import Counters
 from headrace.errors import HeadraceError
+from headrace.loader.messages import receive, send
 from headrace.loader.work import SampleReader
 from headrace.reading.local import shared_files
 
@@ -34,16 +35,14 @@ class Parent:
 
     def __init__(self, fd: int) -> None:
         self._socket = socket.socket(fileno=fd)
-        self._from, self._to = self._socket.makefile("rb"), self._socket.makefile("wb")
 
     def send(self, *message: Any) -> None:
         """Tell it something."""
-        pickle.dump(message, self._to, pickle.HIGHEST_PROTOCOL)
-        self._to.flush()
+        send(self._socket, message)
 
     def receive(self) -> Any:
         """Its next message."""
-        return pickle.load(self._from)
+        return receive(self._socket)
 
     def charge(self, size: int, what: str) -> None:
         """Ask for memory."""

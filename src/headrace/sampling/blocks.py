@@ -97,6 +97,8 @@ class BlockOrder:
     def __init__(self, shares: Shares, seed: int) -> None:
         self.shares = shares
         self.seed = check_seed(seed)
+        drawn = np.flatnonzero(shares.places)
+        self._only = int(drawn[0]) if len(drawn) == 1 else None  # then there is nothing to lay out
         self._layouts: dict[int, tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]] = {}
 
     def __repr__(self) -> str:
@@ -109,6 +111,8 @@ class BlockOrder:
             raise UsageError(
                 f"draw number {numbers.min()} is negative", remedy="Draws are numbered from 0."
             )
+        if self._only is not None:
+            return np.full(numbers.shape, self._only, np.int32), numbers.copy()
         blocks, positions = np.divmod(numbers, self.shares.block)
         source = np.empty(numbers.shape, np.int32)
         ordinal = np.empty(numbers.shape, np.int64)

@@ -70,23 +70,20 @@ class RowAccess:
         """Many windows of `count` rows as [windows, rows, ...]."""
         numbers = np.searchsorted(self.pieces.ends, firsts, side="right")
         begins = firsts - self.pieces.starts[numbers]
-        dtype, data = None, np.empty(0, np.uint8)
-        for place, (number, begin) in enumerate(
-            zip(numbers.tolist(), begins.tolist(), strict=True)
-        ):
-            records = self._cache[number]
-            if dtype is None:
-                dtype = records.dtype
-                data = np.empty((len(firsts), count, dtype.itemsize), np.uint8)
-            mine = records.data[begin : begin + count]
-            if records.dtype is not dtype and records.dtype != dtype:
-                return self._stacked(firsts, count)
-            if len(mine) == count:
-                data[place] = mine
-            else:
-                data[place] = Records.of(self.rows(int(firsts[place]), count)).data
-        assert dtype is not None
-        return columns_of(data, dtype)
+        cache = self._cache
+        found = [cache[number] for number in numbers.tolist()]
+        dtype = found[0].dtype
+        if len({records.dtype for records in found}) > 1:
+            return self._stacked(firsts, count)
+        # Joining stretches of memory takes a third of the time of copying them one by one.
+        each = [
+            records.raw[begin : begin + count]
+            for records, begin in zip(found, begins.tolist(), strict=True)
+        ]
+        for place in np.flatnonzero(firsts + count > self.pieces.ends[numbers]).tolist():
+            each[place] = Records.of(self.rows(int(firsts[place]), count)).raw
+        data = np.frombuffer(bytearray().join(each), np.uint8)
+        return columns_of(data.reshape(len(firsts), count, dtype.itemsize), dtype)
 
     def _stacked(self, firsts: Ints, count: int) -> Rows:
         """As `windows`, where texts are not as wide in every piece."""

@@ -6,7 +6,8 @@ and on a disk one place instead of several.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,13 @@ from numpy.typing import NDArray
 
 from headrace.formats.parquet.columns import Rows
 
-__all__ = ["Records", "columns_of"]
+__all__ = ["Records", "columns_of", "record_type"]
+
+
+@lru_cache(maxsize=256)
+def record_type(fields: tuple[tuple[str, str, tuple[int, ...]], ...]) -> np.dtype[Any]:
+    """A field a column, of name, type and shape; the same object for the same fields."""
+    return np.dtype(list(fields))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,12 +35,17 @@ class Records:
 
     dtype: np.dtype[Any]  #: a field a column, packed
     data: NDArray[np.uint8]  #: [rows, bytes]
+    raw: memoryview = field(init=False, repr=False)  #: the same: quicker to cut than an array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "raw", self.data.data)
 
     @staticmethod
     def of(rows: Rows) -> Records:
         """Columns of equal length, put together."""
-        fields = [(name, column.dtype, column.shape[1:]) for name, column in rows.items()]
-        dtype = np.dtype(fields)
+        dtype = record_type(
+            tuple((name, column.dtype.str, column.shape[1:]) for name, column in rows.items())
+        )
         count = len(next(iter(rows.values())))
         whole = np.empty(count, dtype)
         for name, column in rows.items():
@@ -54,6 +66,14 @@ class Records:
 
 
 def columns_of(data: NDArray[np.uint8], dtype: np.dtype[Any]) -> Rows:
-    """Bytes of [..., rows, bytes of a row] as contiguous columns of [..., rows, ...]."""
+    """Bytes of [..., rows, bytes of a row] as columns of [..., rows, ...].
+
+    Numbers are copied together. Vectors of bytes, most of what there is to copy, stay where they
+    are, with the rest of a row between one and the next.
+    """
     whole = np.ascontiguousarray(data).view(dtype)[..., 0]
-    return {name: np.ascontiguousarray(whole[name]) for name in dtype.names or ()}
+    columns = {name: whole[name] for name in dtype.names or ()}
+    return {
+        name: column if column.dtype == np.uint8 else np.ascontiguousarray(column)
+        for name, column in columns.items()
+    }

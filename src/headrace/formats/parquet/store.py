@@ -27,7 +27,7 @@ import numpy as np
 
 from headrace.formats.parquet.decoding import ParquetStamp
 from headrace.formats.parquet.pieces import Pieces
-from headrace.formats.parquet.records import Records
+from headrace.formats.parquet.records import Records, record_type
 
 __all__ = ["PieceStore", "StoreUnusable"]
 
@@ -208,7 +208,7 @@ def _records(mapped: mmap.mmap) -> Records:
     if magic != _MAGIC:
         raise ValueError("not a piece")
     about = json.loads(mapped[_HEAD.size : _HEAD.size + length])
-    dtype = np.dtype([(name, kind, tuple(shape)) for name, kind, shape in about["fields"]])
+    dtype = record_type(tuple((name, kind, tuple(shape)) for name, kind, shape in about["fields"]))
     start = _aligned(_HEAD.size + length)
     if len(mapped) != start + about["rows"] * dtype.itemsize:
         raise ValueError("not a whole piece")

@@ -17,7 +17,7 @@ __all__ = ["RowPlanner", "RowTask"]
 #: Most windows of a task. It costs beside them, and a transform of `many` has less to do for each:
 #: with 64 the network tokenizer was faster than with 32, with 128 no more (one run of each on a
 #: shared machine: docs/decisions/2026-11-15-row-store.md).
-_MOST_WINDOWS = 64
+_MOST_WINDOWS = 128
 _FEWEST_WINDOWS = 8
 
 
