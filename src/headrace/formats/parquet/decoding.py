@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,20 +41,26 @@ def read_groups(
     import pyarrow.parquet as pq
 
     try:
-        found = os.stat(file.path)
-        if (found.st_size, found.st_mtime_ns) != (file.size, file.mtime_ns):
-            raise DatasetError(
-                "the file changed since it was indexed",
-                file=file.path,
-                remedy="Open the set again (it indexes what changed), or restore the file",
-            )
+        _check_unchanged(file)
         # Without threads of its own: whoever calls has as many as there are CPUs.
         with pq.ParquetFile(
             file.path, metadata=_metadata(file), read_dictionary=list(dictionaries)
         ) as opened:
             return opened.read_row_groups(list(groups), columns=list(columns), use_threads=False)
     except (pa.ArrowException, OSError) as error:
+        with contextlib.suppress(OSError):
+            _check_unchanged(file)  # it may be written anew at this moment
         raise not_parquet(Path(file.path), error) from None
+
+
+def _check_unchanged(file: ParquetStamp) -> None:
+    found = os.stat(file.path)
+    if (found.st_size, found.st_mtime_ns) != (file.size, file.mtime_ns):
+        raise DatasetError(
+            "the file changed since it was indexed",
+            file=file.path,
+            remedy="Open the set again (it indexes what changed), or restore the file",
+        ) from None
 
 
 @lru_cache(maxsize=16)  # a footer of many row groups takes milliseconds, and a megabyte
