@@ -171,6 +171,11 @@ class Engine:
             processes=tuple(c.process for c in self._counters if c.process),
         )
 
+    def seconds_each(self) -> float:
+        """Mean time that an image, or whatever tasks count as one, has taken; 0 at first."""
+        busy = sum(sum(counters.seconds.copy().values()) for counters in self._counters)
+        return busy / max(1, sum(counters.images for counters in self._counters))
+
     def close(self) -> None:
         """End the threads. Safe to call twice, from any thread, and in a forked child."""
         if self._pid != os.getpid():

@@ -103,7 +103,6 @@ class RowLoader:
         self._specs = work.specs(batch_size)
         cache_bytes = self.rows.cache_bytes
         self._sizes = sizes = RowSizes.of(settings, self._specs, cache_bytes)
-        self._planner = RowPlanner(self.rows.windows, self._order, batch_size, sizes.threads)
         self._lock = lock
         self._start = 0  # draws consumed before the stream began
         self._delivered = 0
@@ -118,6 +117,14 @@ class RowLoader:
             shared=shared,
             keep_free=settings.keep_free,
             notice=_log.warning,
+        )
+        self._planner = RowPlanner(
+            self.rows.windows,
+            self._order,
+            batch_size,
+            sizes.threads,
+            sizes.slots - 1,  # the consumer has one
+            self._engine.seconds_each,
         )
         self._finalizer = weakref.finalize(self, self._engine.close)
 

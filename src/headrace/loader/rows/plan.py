@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,13 +12,14 @@ from headrace.loader.rows.work import FIELDS
 from headrace.sampling.hashed import Ints
 from headrace.sampling.row_windows import RowWindows
 
-__all__ = ["RowPlanner", "RowTask"]
+__all__ = ["MOST_WINDOWS", "RowPlanner", "RowTask"]
 
-#: Most windows of a task. It costs beside them, and a transform of `many` has less to do for each:
-#: with 64 the network tokenizer was faster than with 32, with 128 no more (one run of each on a
-#: shared machine: docs/decisions/2026-11-15-row-store.md).
-_MOST_WINDOWS = 128
+#: Most windows of a task, and how long one should take. Handing a task out and taking it back costs
+#: the training process some 0.1 ms of Python whatever is in it, and that process is one however
+#: many CPUs there are; long tasks hold up the first batches and the end.
+MOST_WINDOWS = 256
 _FEWEST_WINDOWS = 8
+_TASK_SECONDS = 0.008
 
 
 class RowTask(NamedTuple):
@@ -28,27 +29,43 @@ class RowTask(NamedTuple):
 
 
 class RowPlanner:
-    """Turns draws into tasks, of several batches at once."""
+    """Turns draws into tasks, of several batches at once.
+
+    `on_the_way` batches are filled at once; `pace` gives the seconds that a window has taken so
+    far, 0 if there was none. Neither changes what is in a batch.
+    """
 
     def __init__(
-        self, windows: RowWindows, order: RowOrder, batch_size: int = 1, threads: int = 1
+        self,
+        windows: RowWindows,
+        order: RowOrder,
+        batch_size: int = 1,
+        threads: int = 1,
+        on_the_way: int = 1,
+        pace: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self._windows, self._order = windows, order
-        # Some six batches are on their way at once: two tasks of them for each thread.
-        share = 6 * batch_size // (2 * threads)
-        self._task = min(_MOST_WINDOWS, max(_FEWEST_WINDOWS, share))
+        self._windows, self._order, self._pace = windows, order, pace
+        self._first = max(_FEWEST_WINDOWS, batch_size // threads)
+        waiting = max(1, 2 * on_the_way * batch_size // (3 * threads))  # one, or two, for a thread
+        self._most = max(_FEWEST_WINDOWS, min(MOST_WINDOWS, waiting))
 
     def batches(self, numbers: Sequence[Ints]) -> list[tuple[Ints, list[RowTask]]]:
         """Draw numbers and tasks of batches."""
         lines = self.lines(np.concatenate(numbers))
+        size = self._task_size()
         planned, first = [], 0
         for batch in numbers:
             mine = lines[first : first + len(batch)]
             mine[:, 0] = np.arange(len(batch))
-            cuts = range(0, len(batch), self._task)
-            planned.append((batch, [RowTask(mine[at : at + self._task]) for at in cuts]))
+            tasks = np.array_split(mine, -(-len(batch) // size))
+            planned.append((batch, [RowTask(task) for task in tasks]))
             first += len(batch)
         return planned
+
+    def _task_size(self) -> int:
+        seconds = self._pace()
+        wanted = int(_TASK_SECONDS / seconds) if seconds else self._first
+        return min(self._most, max(_FEWEST_WINDOWS, wanted))
 
     def lines(self, numbers: Ints) -> Ints:
         """One line a draw, in order; the row is still to be filled in."""

@@ -10,6 +10,7 @@ from headrace.engine.shared import sharing_is_possible
 from headrace.engine.slots import ArraySpec, slot_bytes
 from headrace.errors import BudgetError, UsageError
 from headrace.loader.rows.order import Shuffle
+from headrace.loader.rows.plan import MOST_WINDOWS
 from headrace.loader.settings import (
     DEEPEST,
     KEEP_FREE,
@@ -27,6 +28,8 @@ __all__ = ["RowSettings", "RowSizes"]
 #: Memory for processes and their row groups where there is no store: two of them by default, which
 #: took 1 GB in all, Arrow's own memory included.
 _PROCESSES_BYTES = 640 << 20
+#: Memory for batches that give every process its next task; fewer where they are larger.
+_DEEP_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +100,19 @@ class RowSizes:
     def of(settings: RowSettings, specs: Mapping[str, ArraySpec], cache_bytes: int) -> RowSizes:
         """What batches and cached row groups need, within the budget."""
         one = slot_bytes(specs)
-        wanted = PREFETCH + 2  # and one being filled, one with the consumer
-        most = wanted + DEEPEST - PREFETCH
         # Every process has row groups of its own where there is no store.
         each = PROCESS_BYTES + cache_bytes
         processes = min(settings.processes, _PROCESSES_BYTES // each if cache_bytes else 1 << 20)
+        least = PREFETCH + 2  # and one being filled, one with the consumer
+        task = min(MOST_WINDOWS, settings.batch_size)
+        busy = -(-3 * processes * task // (2 * settings.batch_size))  # batches: see `RowPlanner`
+        wanted = max(least, min(busy + 1, _DEEP_BYTES // one))
+        most = max(wanted, least + DEEPEST - PREFETCH)
         limit = settings.budget
         if limit is None:
             needed = (most + SPARE_SLOTS) * one + processes * each + cache_bytes
             limit = max(min(needed, available_memory() // 4), 2 * one + cache_bytes)
-        room = limit - cache_bytes - (wanted - PREFETCH // 2) * one
+        room = limit - cache_bytes - (least - PREFETCH // 2) * one
         processes = max(0, min(processes, room // each))
         threads = settings.threads
         if not settings.threads_given:
