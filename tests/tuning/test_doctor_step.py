@@ -102,6 +102,16 @@ def test_a_low_mfu_is_or_is_not_the_datas_doing():
         examined(20.0).could_be_data(15)
 
 
+def test_the_rate_of_a_loader_that_delivers_in_bursts_is_that_of_many_of_them():
+    def bursts():
+        while True:
+            time.sleep(0.1)
+            yield from [BATCH] * 10
+
+    found = quick(bursts(), sleeping(0.001), steps=2)
+    assert found.evidence.loader_alone == pytest.approx(8 * 10 / 0.1, rel=0.2)
+
+
 def test_a_run_folder_gives_the_same_verdict_later(tmp_path, capsys):
     found = quick(batches(0.005), sleeping(0.005), run=tmp_path / "run")
     code = main(["doctor", "--run", str(tmp_path / "run")])

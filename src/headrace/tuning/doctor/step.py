@@ -1,8 +1,9 @@
 """Examining any step over any batches: JAX, torch or plain Python, of whatever loader.
 
-Three measurements: the step over a batch that is there already, the loader with nothing beside it,
-and the loop of both. The loop waits for every step's result before it asks for the next batch, so
-that all waiting is the data's; a loop that lets JAX queue steps waits no longer than that.
+Three measurements: the loader with nothing beside it, the step over a batch that is there already,
+and the loop of both; these two are compared, so the device does not rest between them. The loop
+waits for every step's result before it asks for the next batch, so that all waiting is the data's;
+a loop that lets JAX queue steps waits no longer than that.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from headrace.tuning.doctor.watch import Doctor
 __all__ = ["StepExamination", "examine_step"]
 
 _DRAINED = 3  # a third of the time alone: what was prefetched before is not counted
+_CYCLES = 10  # of the longest wait: threads that work on several batches finish them in bursts
+_MOST = 20  # times the time alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +157,9 @@ def examine_step(
         finish(step(batch))
 
     with doctor:
+        rate = _alone(waiting, samples, alone_s)
         doctor.headroom(whole, batch, steps=steps)
         del batch
-        rate = _alone(waiting, samples, alone_s)
         watched = doctor.over(waiting, samples)
         for batch, _ in zip(watched, range(warmup + steps), strict=False):
             whole(batch)
@@ -172,20 +175,22 @@ def _alone(batches: Iterator[Any], samples: int, limit_s: float) -> float | None
     """Samples/s with nothing beside it; None if the batches end before there is a figure."""
     if limit_s <= 0:
         return None
-    begun = perf_counter()
-    started, counted = begun, 0
+    begun = last = perf_counter()
+    started, counted, longest = begun, 0, 0.0
     drained = False
     for batch in batches:
         del batch
         now = perf_counter()
         if not drained and now - begun >= limit_s / _DRAINED:
-            drained, started, counted = True, now, 0
+            drained, started = True, now
         elif drained:
             counted += 1
-        if drained and counted and now - begun >= limit_s:
+            longest = max(longest, now - last)
+        last = now
+        enough = max(limit_s - (started - begun), min(_CYCLES * longest, _MOST * limit_s))
+        if counted and now - started >= enough:
             break
-    passed = perf_counter() - started
-    return counted * samples / passed if drained and counted else None
+    return counted * samples / (last - started) if counted else None
 
 
 def _next(batches: Iterator[Any]) -> Any:
