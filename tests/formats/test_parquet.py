@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DataError, DatasetError, UsageError
+from headrace.formats.parquet import building
 from headrace.formats.parquet.access import RowAccess
 from headrace.formats.parquet.building import fill_store
 from headrace.formats.parquet.cache import PieceCache
@@ -350,3 +351,15 @@ def test_worker_processes_fill_a_store(tmp_path, monkeypatch):
     assert sum(rows for rows, _ in done) == 357
     assert sum(size for _, size in done) == 357 * 16
     assert access.rows(95, 10)["pair"][:, 0].tolist() == list(range(95, 105))
+
+
+def test_a_store_is_filled_by_as_many_processes_as_a_quarter_of_free_memory_holds(
+    tmp_path, monkeypatch
+):
+    write_set(tmp_path / "data")
+    access = make_access(tmp_path / "data", tmp_path)
+    monkeypatch.setattr(building, "allowed_cpus", lambda: 16)
+    for free, expected in [(64 << 30, 16), (1 << 30, 3), (1 << 20, 1)]:
+        monkeypatch.setattr(building, "available_memory", lambda free=free: free)
+        assert building._workers(access, access.store.missing()) == expected
+    assert building._workers(access, []) == 1

@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import UsageError
-from headrace.recipes.network import FIELDS, LENGTH, PREPARED, prepare, tokenize, tokenize_windows
+from headrace.recipes.network import (
+    FIELDS,
+    LENGTH,
+    PREPARED,
+    prepare,
+    shift_targets,
+    tokenize,
+    tokenize_windows,
+)
 from headrace.recipes.network import vocabulary as v
 from headrace.recipes.network.reference import (
     Row,
@@ -189,3 +197,26 @@ def test_missing_arrays_and_empty_windows_are_refused():
     empty = {name: values[:, :0] for name, values in made.items()}
     with pytest.raises(UsageError, match="no rows"):
         tokenize_windows(empty, 0, 0, 0, fields(1))
+
+
+def test_shifted_targets_are_the_next_tokens_and_beginnings_count():
+    made = usual(64 * 6, six=0.0)
+    batch = fields(6)
+    tokenize_windows(prepared(made, 6), np.arange(6), 0, 0, batch)
+    kept = {name: values.copy() for name, values in batch.items()}
+    shifted = shift_targets(batch)
+    for tokens, targets, counts, real in zip(
+        batch["inputs"],
+        shifted["targets"],
+        shifted["targets_segmentation"],
+        kept["inputs_segmentation"],
+        strict=True,
+    ):
+        size = int(real.sum())
+        assert targets[: size - 1].tolist() == tokens[1:size].tolist()
+        assert counts.tolist() == [1] * (size - 1) + [0] * (LENGTH - size + 1)
+        assert (targets[counts > 0] == v.START).sum() >= 40  # all beginnings but the first
+    assert all(np.array_equal(batch[name], kept[name]) for name in FIELDS)  # the batch is unchanged
+    for name in ("inputs", "inputs_segmentation", "inputs_position", "targets_position"):
+        assert np.array_equal(shifted[name], batch[name])
+    assert not any(np.shares_memory(shifted[name], batch[name]) for name in FIELDS)

@@ -14,6 +14,7 @@ from headrace.recipes.network.decode import Measurement, decode
 from headrace.recipes.network.findings import Findings
 from headrace.recipes.network.prepare import PREPARED, prepare, survey
 from headrace.recipes.network.rows import OUTPUTS, token_loader, token_pipeline, token_rows
+from headrace.recipes.network.targets import shift_targets
 from headrace.recipes.network.tokenize import FIELDS, tokenize, tokenize_windows
 from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS, VOCABULARY
 
@@ -29,6 +30,7 @@ __all__ = [
     "Measurement",
     "decode",
     "prepare",
+    "shift_targets",
     "survey",
     "token_loader",
     "token_pipeline",
