@@ -63,4 +63,5 @@ def test_tables_of_ones_own_come_alike_with_grain_and_without(run):
 def test_every_script_of_the_guide_is_run_here():
     assert set(SCRIPTS) == {
         "plain", "threads", "workers", "resume", "by_hand", "windows", "my_windows", "own",
+        "train_on_measurements",  # needs MaxText, and that Python 3.12
     }  # fmt: skip
