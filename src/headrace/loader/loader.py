@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,17 +24,16 @@ from headrace.engine.statistics import Counters
 from headrace.engine.stream import Filled, Stream
 from headrace.errors import HeadraceError, SplitError, UsageError
 from headrace.loader.batch import Batch
+from headrace.loader.endless import EndlessLoader
 from headrace.loader.lane import Lane, Lanes
 from headrace.loader.opened import OpenedSource, WindowSpec, open_sources
 from headrace.loader.plan import Planner, Sample, Task, read_lines
-from headrace.loader.sequence import TrainingSequence, ValidationSequence
+from headrace.loader.sequence import ValidationSequence
 from headrace.loader.settings import VALIDATION_SLOTS, Settings, Sizes
 from headrace.loader.skipping import Errors
 from headrace.loader.statistics import LoaderStatistics
 from headrace.reading.local import LocalFiles, shared_files
-from headrace.sampling.ranks import draws_after
 from headrace.sampling.sampler import Sampler
-from headrace.sampling.state import SamplerState
 from headrace.sampling.validation import ValidationOrder
 from headrace.sampling.weights import resolve_weights
 
@@ -44,7 +42,7 @@ __all__ = ["Loader"]
 _log = logging.getLogger("headrace")
 
 
-class Loader:
+class Loader(EndlessLoader):
     """Endless batches of a mixture.
 
     >>> import headrace as hr
@@ -115,17 +113,13 @@ class Loader:
         self.settings = settings = replace(
             settings, threads=sizes.threads, processes=sizes.processes
         )
-        self._planner = Planner(self.sources, self._episodes, settings, self._sampler)
-        self._lock = lock
+        planner = Planner(self.sources, self._episodes, settings, self._sampler)
         self._errors = Errors(settings.max_errors)
         #: Told of every batch of training and how long it was waited for; must not raise.
         self.on_batch: Callable[[Batch, float], None] | None = None
-        self._start = 0  # draws consumed before the stream began
-        self._delivered = 0
-        self._stream: Stream | None = None
         self._validation: tuple[Planner, int] | None = None
-        self._engine, self._lanes = _make_engine(settings, sizes, self.sources, files, self._errors)
-        self._finalizer = weakref.finalize(self, self._engine.close)
+        engine, self._lanes = _make_engine(settings, sizes, self.sources, files, self._errors)
+        super().__init__(settings, sizes, sizes.specs, planner, engine, lock)
 
     def __repr__(self) -> str:
         return (
@@ -147,21 +141,7 @@ class Loader:
 
     def take(self) -> Batch:
         """As `next`, but `on_batch` is left to the caller: for one who takes batches ahead."""
-        if self._stream is None:
-            settings = self.settings
-            sequence = TrainingSequence(
-                self._planner, self._draws, settings.batch_size, settings.rank, settings.world
-            )
-            self._stream = self._open(sequence, self._sizes.slots, self._sizes.most_slots)
-            self._start, self._delivered = self._draws, 0
-        filled = next(self._stream)
-        self._delivered += 1
-        return self._batch(filled)
-
-    @property
-    def ready(self) -> int:
-        """Batches that wait to be taken: `next` would give one without a wait, or nearly so."""
-        return 0 if self._stream is None else self._stream.statistics().ready
+        return self._batch(self._next_filled())
 
     @property
     def prefetch(self) -> int:
@@ -195,19 +175,6 @@ class Loader:
         """Where the frames of the next draws lie, without drawing them (for measuring)."""
         draws = self._sampler.draw(np.arange(self._draws, self._draws + count))
         return read_lines(self._planner.lines(draws, np.arange(count)))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the sequence stands: plain values, the same on every rank."""
-        return SamplerState(self._draws, self.settings.seed, self._fingerprint()).to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken; batch size, ranks and threads may be others."""
-        loaded = SamplerState.from_dict(state)
-        loaded.check(self.settings.seed, self._fingerprint())
-        if self._stream is not None:
-            self._engine.drop(self._stream)
-            self._stream = None
-        self._start, self._delivered = loaded.draws, 0
 
     # -- validation ----------------------------------------------------------------------------
 
@@ -282,30 +249,6 @@ class Loader:
             first_skipped=tuple(self._errors.first),
         )
 
-    def close(self) -> None:
-        """End the threads and give the memory back."""
-        self._finalizer()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    @property
-    def _draws(self) -> int:
-        """Draws consumed by all ranks together."""
-        settings = self.settings
-        return draws_after(self._start, self._delivered, settings.batch_size, settings.world)
-
-    def _open(self, sequence: Any, slots: int, most: int = 0) -> Stream:
-        return self._engine.stream(sequence, self._sizes.specs, slots, self._lock, most=most)
-
     def _batch(self, filled: Filled) -> Batch:
         draft, arrays = filled.about, filled.arrays
         if len(draft.draws) < self.settings.batch_size:
@@ -321,7 +264,6 @@ class Loader:
         )
 
     def _fingerprint(self) -> dict[str, Any]:
-        """Everything that the sequence of samples depends on."""
         return {
             "sources": [
                 {"name": source.name, "places": int(places), **source.fingerprint(episodes)}
