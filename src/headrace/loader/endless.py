@@ -39,9 +39,10 @@ class _Sizes(Protocol):
 class EndlessLoader(ABC):
     """The part of a loader that does not depend on what a sample is."""
 
+    settings: _Settings  #: rank and world may be set until the first batch
+
     def __init__(
         self,
-        settings: _Settings,
         sizes: _Sizes,
         specs: Mapping[str, ArraySpec],
         planner: Any,
@@ -49,7 +50,7 @@ class EndlessLoader(ABC):
         lock: Lock | None,
     ) -> None:
         """`engine` must know nothing of the loader, so that it can be collected."""
-        self._ranked, self._room = settings, sizes
+        self._room = sizes
         self._specs, self._planner, self._engine, self._lock = specs, planner, engine, lock
         self._start = 0  # draws consumed before the stream began
         self._delivered = 0
@@ -67,12 +68,12 @@ class EndlessLoader(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the sequence stands: plain values, the same on every rank."""
-        return SamplerState(self._draws, self._ranked.seed, self._fingerprint()).to_dict()
+        return SamplerState(self._draws, self.settings.seed, self._fingerprint()).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken; batch size, ranks and threads may be others."""
         loaded = SamplerState.from_dict(state)
-        loaded.check(self._ranked.seed, self._fingerprint())
+        loaded.check(self.settings.seed, self._fingerprint())
         if self._stream is not None:
             self._engine.drop(self._stream)
             self._stream = None
@@ -96,13 +97,13 @@ class EndlessLoader(ABC):
     @property
     def _draws(self) -> int:
         """Draws consumed by all ranks together."""
-        settings = self._ranked
+        settings = self.settings
         return draws_after(self._start, self._delivered, settings.batch_size, settings.world)
 
     def _next_filled(self) -> Filled:
         """The next batch of training."""
         if self._stream is None:
-            settings = self._ranked
+            settings = self.settings
             sequence = TrainingSequence(
                 self._planner, self._draws, settings.batch_size, settings.rank, settings.world
             )

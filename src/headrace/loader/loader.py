@@ -78,7 +78,7 @@ class Loader(EndlessLoader):
         lock: Lock | None = None,
         encoded: bool = False,
     ) -> None:
-        self.settings = settings = Settings.checked(
+        settings = Settings.checked(
             batch_size=batch_size,
             image_size=image_size,
             seed=seed,
@@ -110,16 +110,15 @@ class Loader(EndlessLoader):
         )
         self._sampler = Sampler(weights, items, settings.seed, self.names)
         self._sizes = sizes = Sizes.of(settings, self.sources)
-        self.settings = settings = replace(
-            settings, threads=sizes.threads, processes=sizes.processes
-        )
+        settings = replace(settings, threads=sizes.threads, processes=sizes.processes)
+        self.settings: Settings = settings
         planner = Planner(self.sources, self._episodes, settings, self._sampler)
         self._errors = Errors(settings.max_errors)
         #: Told of every batch of training and how long it was waited for; must not raise.
         self.on_batch: Callable[[Batch, float], None] | None = None
         self._validation: tuple[Planner, int] | None = None
         engine, self._lanes = _make_engine(settings, sizes, self.sources, files, self._errors)
-        super().__init__(settings, sizes, sizes.specs, planner, engine, lock)
+        super().__init__(sizes, sizes.specs, planner, engine, lock)
 
     def __repr__(self) -> str:
         return (

@@ -89,7 +89,7 @@ class RowLoader(EndlessLoader):
             world=world,
         )
         self.rows = rows if isinstance(rows, RowSet) else RowSet(rows)
-        self.settings = settings
+        self.settings: RowSettings = settings
         check_hosts(len(self.rows), settings.world)
         self._order = order_of(self.rows, shuffle, seed, open_pieces)
         if shuffle == "exact":
@@ -117,7 +117,7 @@ class RowLoader(EndlessLoader):
             sizes.slots - 1,  # the consumer has one
             engine.seconds_each,
         )
-        super().__init__(settings, sizes, specs, planner, engine, lock)
+        super().__init__(sizes, specs, planner, engine, lock)
 
     def __repr__(self) -> str:
         return (
