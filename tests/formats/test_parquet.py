@@ -143,6 +143,25 @@ def test_what_a_prepare_made_is_found_again_unless_its_code_or_version_changed()
     assert prepare_key(one) != before
 
 
+def test_what_a_prepare_uses_of_its_module_counts_as_its_code():
+    def key(scale=1.0, table="[1, 2]", helper="x", other="np"):
+        module = {"np": np}
+        exec(
+            f"SCALE, TABLE, OTHER = {scale}, np.array({table}), {other}\n"
+            f"def outer(x): return [helper(y) * SCALE for y in x]\n"
+            f"def helper(x): return {helper}\n"
+            "def prep(table): return {'a': outer(table), 'b': TABLE, 'c': OTHER}",
+            module,
+        )
+        return prepare_key(module["prep"])
+
+    assert key() == key()
+    assert len({key(), key(scale=2.0), key(table="[1, 3]"), key(helper="x + 1")}) == 4
+    assert (
+        key(other="object()") == key()
+    )  # what cannot be told apart: that is what `version` is for
+
+
 # -- access ------------------------------------------------------------------------------------
 
 

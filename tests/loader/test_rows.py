@@ -244,8 +244,34 @@ def test_an_error_of_a_transform_says_which_window_it_was(rows, loaders):
     loader = loaders(rows, transform=fail_on_13)
     with pytest.raises(ZeroDivisionError) as caught:
         take(loader, 9)
-    (note,) = caught.value.__notes__
-    assert note == f"in the transform of window 13: row 4 of {rows.catalog.files[2].path}"
+    where, call = caught.value.__notes__
+    assert where == f"in the transform of window 13: row 4 of {rows.catalog.files[2].path}"
+    assert call == (
+        "it was called as transform(rows: number [8]; window, epoch, seed, out_rows: "
+        "numbers [8], what [3], noise []); many=False"
+    )
+
+
+def _half(rows, window, epoch, seed, out_rows):
+    out_rows["numbers"][: window % 8] = rows["number"][: window % 8] + 1
+
+
+def _returns(rows, window, epoch, seed, out_rows):
+    return {"numbers": rows["number"]}
+
+
+def test_what_a_transform_does_not_write_is_zero_in_every_batch(rows, loaders):
+    outputs = {"numbers": ((8,), "int64")}
+    for batch in take(loaders(rows, transform=_half, outputs=outputs, batch_size=44), 12):
+        counts = (batch["numbers"] != 0).sum(axis=1)
+        assert sorted(counts.tolist()) == sorted(window % 8 for window in range(44))
+
+
+def test_a_transform_that_returns_something_or_outputs_without_one_are_refused(rows, loaders):
+    with pytest.raises(UsageError, match=r"returned dict.*writes into its last argument"):
+        next(loaders(rows, transform=_returns))
+    with pytest.raises(UsageError, match="outputs and no transform"):
+        loaders(rows, transform=None)
 
 
 def test_an_error_of_a_transform_in_a_process_is_the_same(data, rows, loaders, monkeypatch):

@@ -55,6 +55,7 @@ def test_the_mistake_is_the_one_that_is_explained_and_the_way_by_hand_works(run)
 
 def test_tables_of_ones_own_come_alike_with_grain_and_without(run):
     assert run("windows") == ["16 (64,) float64"]
+    assert run("many") == ["(4, 64)"]
     lines = run("own")
     assert len(lines) == 4
     assert lines[:2] == lines[2:]
@@ -62,6 +63,6 @@ def test_tables_of_ones_own_come_alike_with_grain_and_without(run):
 
 def test_every_script_of_the_guide_is_run_here():
     assert set(SCRIPTS) == {
-        "plain", "threads", "workers", "resume", "by_hand", "windows", "my_windows", "own",
+        "plain", "threads", "workers", "resume", "by_hand", "windows", "my_windows", "many", "own",
         "train_on_measurements",  # needs MaxText, and that Python 3.12
     }  # fmt: skip

@@ -217,7 +217,8 @@ def find_datasets(path: str | Path) -> list[Path]:
             "no TFDS dataset here",
             file=str(root),
             remedy=f"A dataset is a folder <name>/<version>/ with {INFO_FILE}, {FEATURES_FILE} "
-            "and TFRecord shards; try `headrace synth DIR` for some to play with",
+            "and TFRecord shards, a set of tables a folder of *.parquet files; try `headrace synth "
+            "DIR` for some to play with",
         )
     return found
 

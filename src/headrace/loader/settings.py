@@ -237,6 +237,7 @@ def rank_and_world(rank: int | None = None, world: int | None = None) -> tuple[i
     if not 0 <= rank < world:
         raise UsageError(
             f"rank {rank} does not exist in a world of {world}",
-            remedy=f"Ranks run from 0 to {world - 1}: check RANK and WORLD_SIZE",
+            remedy=f"Ranks run from 0 to {world - 1}: look at `rank` and `world`, or at RANK and "
+            "WORLD_SIZE in the environment",
         )
     return rank, world

@@ -72,7 +72,7 @@ class SamplerState:
         if changed:
             raise UsageError(
                 f"the loader state belongs to another sequence: {'; '.join(changed)}",
-                remedy="Resume with the mixture, data and seed it was saved with, or start anew.",
+                remedy="Resume with the data, options and seed it was saved with, or start anew.",
             )
 
 

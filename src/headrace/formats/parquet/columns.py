@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -128,20 +128,54 @@ def checked(rows: Any, count: int, prepare: Prepare) -> Rows:
 def prepare_key(prepare: Prepare) -> str:
     """A name for what a `prepare` does, so that what it made can be found again.
 
-    It follows the function's own code and its `version` (any value), not the code it calls: raise
-    `version` when that changes.
+    It follows the function's own code, the functions of its module that it calls, the constants
+    that these use, and its `version` (any value). Raise `version` when anything else changes: other
+    modules, classes, files that it reads.
     """
     facts: list[Any] = [getattr(prepare, "__module__", ""), getattr(prepare, "version", None)]
     inner = prepare
     while hasattr(inner, "func"):  # functools.partial
         facts += [inner.args, sorted(inner.keywords.items())]  # type: ignore[attr-defined]
         inner = inner.func
-    code = getattr(inner, "__code__", None)
-    if isinstance(code, CodeType):
-        facts += [inner.__qualname__, _code_facts(code), getattr(inner, "__defaults__", None)]
+    if isinstance(inner, FunctionType):
+        facts += _function_facts(inner, set())
     else:
         facts += [type(inner).__qualname__, pickle.dumps(inner)]
     return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+
+
+def _function_facts(function: FunctionType, seen: set[int]) -> list[Any]:
+    """A function's code, and what the names in it stand for."""
+    seen.add(id(function))
+    code = function.__code__
+    facts: list[Any] = [function.__qualname__, _code_facts(code), function.__defaults__]
+    facts.append(sorted((function.__kwdefaults__ or {}).items()))
+    used = [(name, function.__globals__.get(name)) for name in sorted(_names(code))]
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=False)
+    used += [(name, cell.cell_contents) for name, cell in cells]
+    for name, value in used:
+        if isinstance(value, FunctionType):
+            if value.__module__ == function.__module__ and id(value) not in seen:
+                facts += [name, _function_facts(value, seen)]
+        elif _is_constant(value):
+            facts += [name, value]
+        elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+            facts += [name, value.dtype.str, value.shape, value.tobytes()]
+    return facts
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether `repr` says all of it, in every process alike."""
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_constant, value))
+    if isinstance(value, dict):
+        return all(map(_is_constant, [*value, *value.values()]))
+    return isinstance(value, (bool, int, float, complex, str, bytes))
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [_names(c) for c in code.co_consts if isinstance(c, CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 def _code_facts(code: CodeType) -> list[Any]:

@@ -59,7 +59,8 @@ def not_parquet(path: Path, error: Exception) -> DatasetError:
     if size == 0:
         problem, remedy = "the file has no bytes", "Write it again, or remove it"
     elif head != _MAGIC:
-        problem, remedy = "this is no Parquet file", "Leave it out, or give it another suffix"
+        problem = f"this is no Parquet file: it begins with {head!r}"
+        remedy = "Leave it out, or give it another suffix"
     elif tail != _MAGIC:
         problem = f"the file is cut off: it has {size:,} bytes and no footer"
         remedy = "Copy or write it again"

@@ -70,6 +70,10 @@ class RowSet:
             self.catalog = where
         else:
             self.catalog = ParquetCatalog.open(where, progress=progress)
+        if isinstance(columns, str):
+            raise UsageError(
+                f"columns is {columns!r}, a text", remedy=f"Give a list: columns=[{columns!r}]"
+            )
         chosen = self.catalog.select(columns)
         self.columns = tuple(name for name, _ in chosen)
         if not self.columns:

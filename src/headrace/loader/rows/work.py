@@ -17,8 +17,9 @@ from headrace.loader.rows.rowset import RowSet
 
 __all__ = ["FIELDS", "Outputs", "RowWork", "Transform", "outputs_of"]
 
-#: transform(rows, window, epoch, seed, out_rows): writes a window's values into `out_rows`. With
-#: `many`, all of them have one dimension more: windows [W], rows [W, size, ...], out [W, ...].
+#: transform(rows, window, epoch, seed, out_rows): writes a window's values into `out_rows`, which
+#: are zeros unless it says that it writes everything (`transform.writes_all = True`). With `many`,
+#: all of them have one dimension more: windows [W], rows [W, size, ...], out [W, ...].
 Transform: TypeAlias = Callable[[Rows, Any, Any, int, Rows], None]
 #: Name to shape and type of one window's values.
 Outputs: TypeAlias = Mapping[str, tuple[tuple[int, ...], Any]]
@@ -43,6 +44,7 @@ class RowWork:
         self.many = bool(getattr(self.transform, "many", False)) if many is None else many
         self.outputs = outputs_of(rows, transform, outputs)
         self.seed = seed
+        self._clear = not getattr(self.transform, "writes_all", False)
 
     def specs(self, batch_size: int) -> dict[str, ArraySpec]:
         """The arrays of a batch."""
@@ -99,8 +101,11 @@ class RowWork:
             counters.add("transform", perf_counter() - middle)
 
     def _apply(self, values: Rows, window: Any, epoch: Any, out: Rows) -> None:
+        if self._clear:  # what was there is another batch's
+            for array in out.values():
+                array[...] = 0
         try:
-            self.transform(values, window, epoch, self.seed, out)
+            returned = self.transform(values, window, epoch, self.seed, out)
         except HeadraceError:
             raise
         except Exception as error:
@@ -108,7 +113,23 @@ class RowWork:
             file, row = self.rows.place(first)
             several = f" and {np.size(window) - 1} more" if np.size(window) > 1 else ""
             error.add_note(f"in the transform of window {first}{several}: row {row} of {file}")
+            error.add_note(self._call(values, out))
             raise
+        if returned is not None:
+            raise UsageError(
+                f"the transform returned {type(returned).__name__}",
+                remedy="It writes into its last argument, `out_rows`, and returns nothing",
+            )
+
+    def _call(self, values: Rows, out: Rows) -> str:
+        """How a transform is called: the likeliest thing to be wrong with a new one."""
+        rows, made = (
+            ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+            for arrays in (values, out)
+        )
+        which = "windows, epochs" if self.many else "window, epoch"
+        call = f"transform(rows: {rows}; {which}, seed, out_rows: {made})"
+        return f"it was called as {call}; many={self.many}"
 
 
 def _copy(rows: Rows, window: Any, epoch: Any, seed: int, out_rows: Rows) -> None:
@@ -118,10 +139,18 @@ def _copy(rows: Rows, window: Any, epoch: Any, seed: int, out_rows: Rows) -> Non
         out_rows[name][...] = column
 
 
+_copy.writes_all = True  # type: ignore[attr-defined]
+
+
 def outputs_of(
     rows: RowSet, transform: Transform | None, outputs: Outputs | None
 ) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shapes and types of a window's values: as given, as the transform says, or the columns'."""
+    if outputs is not None and transform is None:
+        raise UsageError(
+            "there are outputs and no transform that makes them",
+            remedy="Give a `transform`, or leave out `outputs` for the columns as they are",
+        )
     if outputs is None:
         outputs = getattr(transform, "outputs", None)
     if outputs is None and transform is not None:

@@ -191,7 +191,14 @@ def _bad_address(
     text = addresses.texts[row].as_py().decode(errors="replace")
     family = int(addresses.family[row])
     why = f"IPv{family}, while ip_version is {version[row]}" if family > 1 else "no IP address"
-    return _bad_row(name, repr(text), why, row, first_row, "take it as empty (bad_addresses)")
+    return _bad_row(
+        name,
+        repr(text),
+        why,
+        row,
+        first_row,
+        "take it as empty: token_rows(folder, bad_addresses='empty')",
+    )
 
 
 def _bad_row(

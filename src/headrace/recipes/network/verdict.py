@@ -60,9 +60,9 @@ def main() -> None:
     """Examine a preset over a folder's files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", help="of Parquet files, such as DATA/train")
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="tiny")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--preset", choices=sorted(PRESETS), default="tiny", help="the model")
+    parser.add_argument("--batch", type=int, default=16, help="sequences of 1,024 tokens")
+    parser.add_argument("--steps", type=int, default=30, help="that are measured")
     parser.add_argument("--peak", type=float, help="operations a second: H200 989e12, A100 312e12")
     parser.add_argument("--mfu", type=float, default=0.15, help="could this be the data's doing?")
     parser.add_argument("--run", type=Path, help="folder for the figures")
