@@ -20,7 +20,6 @@ ALONE = (
     "measure/test_bench.py",
     "measure/test_limit.py",
     "measure/test_peers.py",
-    "measure/test_tfdata.py",
     "reading",
     "tuning/test_doctor.py",
     "tuning/test_doctor_provoked.py",
