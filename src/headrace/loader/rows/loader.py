@@ -49,8 +49,8 @@ class RowLoader(EndlessLoader):
     ...         train_step(batch["rtt"])       # float64 [256, 64]
 
     A batch is a dict of arrays: what `transform(rows, window, epoch, seed, out_rows)` wrote into
-    `out_rows`, whose shapes `outputs` gives, or the columns themselves. All chance in a transform
-    should come from (seed, epoch, window): then threads, hosts and resuming do not matter. With
+    `out_rows` (zeros at first), whose shapes `outputs` gives, or the columns themselves. All chance
+    in a transform should come from (seed, epoch, window): then threads, hosts and resuming do not matter. With
     `many` (or `transform.many = True`) it is given up to 256 windows at once: numpy likes that.
 
     shuffle: "exact", "local" (few row groups open at a time) or "none". A second `for` goes on
