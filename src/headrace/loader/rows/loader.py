@@ -50,8 +50,9 @@ class RowLoader(EndlessLoader):
 
     A batch is a dict of arrays: what `transform(rows, window, epoch, seed, out_rows)` wrote into
     `out_rows` (zeros at first), whose shapes `outputs` gives, or the columns themselves. All chance
-    in a transform should come from (seed, epoch, window): then threads, hosts and resuming do not matter. With
-    `many` (or `transform.many = True`) it is given up to 256 windows at once: numpy likes that.
+    in a transform should come from (seed, epoch, window): then threads, hosts and resuming do not
+    matter. With `many` (or `transform.many = True`) it is given up to 256 windows at once: numpy
+    likes that.
 
     shuffle: "exact", "local" (few row groups open at a time) or "none". A second `for` goes on
     where the first stopped. Batches are views of pooled memory: let go of them, or copy them.
