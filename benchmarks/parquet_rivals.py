@@ -37,7 +37,7 @@ from headrace.recipes.network import (
 )
 from headrace.recipes.network.reference import Row, reference_fields
 
-TOGETHER = 128  # windows a call of the limit, as the loader has; 64 and 256 are slower
+TOGETHER = 128  # windows a call of the limit, as good as 256; 64 are slower
 SHUFFLED = 1024  # windows in the shuffle buffer of Grain's reader
 CACHED_FILES = 10  # what the design with an LRU of files was tried with
 
