@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace.config import Mixture
 from headrace.errors import DataError, SplitError, UsageError
+from headrace.jobs import allowed_cpus
 from headrace.loader import Batch
 from headrace.measure.job import Job
 from headrace.measure.peers.tfdata.described import describe, shares
@@ -21,7 +22,6 @@ from headrace.measure.peers.tfdata.options import Options
 from headrace.measure.peers.tfdata.python_mixing import PythonMixer
 from headrace.measure.peers.tfdata.samples import Shape
 from headrace.measure.peers.tfdata.source import source_dataset
-from headrace.processes import allowed_cpus
 
 __all__ = ["TfdataBatches"]
 
