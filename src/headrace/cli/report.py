@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from headrace.measure.report.run import Run
+    from headrace.measure.runs import Run
 
 HELP = "plots and numbers of a run, or of several compared in one page"
 DESCRIPTION = """\

@@ -340,7 +340,10 @@ class RunWriter:
         look_s: float | None = None,
         knows_wait: bool = True,
     ) -> None:
-        """A batch: its step, and its samples by dataset. `look_s`: time to touch it, if measured."""
+        """A batch: its step, and its samples by dataset.
+
+        `look_s` is the time that it took to touch it, where that is measured.
+        """
         if self._batches is None:
             return
         if self._clock is None:
@@ -408,10 +411,10 @@ class RunWriter:
 def _continued(path: Path, keep: Callable[[dict[str, Any]], bool]) -> tuple[TextIO, float]:
     """The file, behind those of its records that are kept; and when the last of them was (t_s)."""
     last = 0.0
-    with replacing(path) as aside, aside.open("w", encoding="utf-8") as file:
+    with replacing(path, durable=False) as file:
         for line, record in _Lines(path).with_text():
             if keep(record):
-                file.write(line.rstrip("\n") + "\n")
+                file.write((line.rstrip("\n") + "\n").encode())
                 last = finite(record.get("t_s")) or last
     return path.open("a", buffering=1, encoding="utf-8"), last
 
