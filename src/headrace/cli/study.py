@@ -130,7 +130,7 @@ def _study(args: argparse.Namespace) -> Study:
 
 def _chosen(trials: Sequence[Trial], labels: Sequence[str] | None) -> list[Trial]:
     """The rows asked for, and the baseline, without which there is nothing to compare."""
-    from headrace.config.values import nearest
+    from headrace.config.typed import nearest
 
     names = [trial.label for trial in trials]
     for label in labels or ():
