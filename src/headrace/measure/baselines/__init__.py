@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import headrace
-from headrace.config.values import nearest
+from headrace.config.typed import nearest
 from headrace.errors import UsageError
 from headrace.measure.baselines.baseline import Baseline
 

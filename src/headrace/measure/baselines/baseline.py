@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import psutil
 
-from headrace.config.values import nearest
+from headrace.config.typed import nearest
 from headrace.errors import UsageError
 from headrace.loader import Batch
 from headrace.loader.samples import NO_LIMIT, MixtureSamples
