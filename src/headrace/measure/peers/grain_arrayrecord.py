@@ -30,8 +30,7 @@ from headrace.measure.peers.grain_pipeline import (
 from headrace.measure.peers.peer import Conversion, Peer
 from headrace.measure.peers.samples import job_threads
 from headrace.measure.peers.stored import EncodedPair, PairDecoder, Stored
-from headrace.sampling.items import SourceItems
-from headrace.sampling.windows import valid_starts
+from headrace.sampling.items import SourceItems, valid_starts
 
 __all__ = ["PEER"]
 
