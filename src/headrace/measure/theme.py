@@ -87,7 +87,7 @@ DASHES: tuple[Any, ...] = (
 )
 MARKERS = ("o", "s", "^", "D", "v", "P")
 #: Drawn in paper colour over areas, so that they can be told apart without colour.
-_HATCHES = ("", "////", "---", "\\\\\\\\", "|||", "..", "xxx", "////", "+++", "\\\\", "//", "oo")
+_HATCHES = ("", "//", "--", r"\\", "||", "xx", "++", "////", "----", r"\\\\", "||||", "xxxx")
 
 
 def _variables(scheme: _Scheme) -> str:
@@ -104,6 +104,7 @@ CSS = (
     f":root{{color-scheme:light dark;{_variables(_LIGHT)}}}"
     f"@media (prefers-color-scheme:dark){{:root{{{_variables(_DARK)}}}}}"
     f"@media print{{:root{{color-scheme:light;{_variables(_LIGHT)}}}}}"
+    ".plot *{stroke-linejoin:round;stroke-linecap:butt}"
     ".plot text{font-family:system-ui,-apple-system,'Segoe UI',sans-serif;"
     # A halo keeps words readable where lines run under them.
     "paint-order:stroke;stroke-width:3px;stroke-linejoin:round;stroke:#fff;stroke:var(--paper)}"
@@ -227,13 +228,10 @@ def hint(artist: Any, text: str) -> None:
 
 def save(figure: Figure, path: Path, *, title: str = "") -> None:
     """Write a figure to an .svg file, or to a picture such as .png at twice its size."""
-    from headrace.files import replacing
-
-    with replacing(path) as aside:
-        if path.suffix == ".svg":
-            aside.write_text(svg(figure, title, standalone=True), "utf-8")
-        else:
-            figure.savefig(aside, format=path.suffix.lstrip("."))
+    if path.suffix == ".svg":
+        path.write_text(svg(figure, title, standalone=True), "utf-8")
+    else:
+        figure.savefig(path, format=path.suffix.lstrip("."))
 
 
 def svg(figure: Figure, title: str, *, name: str = "figure", standalone: bool = False) -> str:
@@ -275,6 +273,10 @@ def _element(title: str, box: tuple[float, ...], body: str, more: str = "") -> s
 
 def _cleaned(root: ElementTree.Element) -> str:
     """Make what matplotlib wrote small and free of its own style; the element's name."""
+    for parent in root.iter():
+        for child in list(parent):
+            if child.tag.endswith("}style"):
+                parent.remove(child)
     for node in root.iter():
         node.tag = node.tag.rpartition("}")[2]
         node.text = node.text if node.text and node.text.strip() else None
@@ -289,6 +291,8 @@ def _cleaned(root: ElementTree.Element) -> str:
             attributes.pop("id", None)
         if target := attributes.pop("{http://www.w3.org/1999/xlink}href", None):
             attributes["href"] = target
+        if attributes.get("transform", "").startswith("rotate(-0 "):
+            del attributes["transform"]
         if "d" in attributes:
             attributes["d"] = _short(attributes["d"])
         if fill := attributes.pop("fill", None):  # the paper of a hatch
