@@ -14,7 +14,8 @@ ROOT = Path(headrace.__file__).parent
 LEVELS = {
     "errors": 0,
     "config": 2,
-    "processes": 2,
+    "files": 1,
+    "jobs": 1,
     "sampling": 3,
     "reading": 3,
     "decoding": 3,
