@@ -1,0 +1,137 @@
+"""The part of a Grain pipeline that does not depend on where samples are stored.
+
+Each source is a random-access dataset of its own: shuffled as a whole in every pass, repeated, then
+mixed by weight, batched, and prefetched by threads of this process or by worker processes. A batch
+is put together by one function, so that frames are decoded straight into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headrace.measure.baselines.baseline import Knob
+from headrace.sampling.items import SourceItems
+
+__all__ = ["OPTIONS", "Item", "ItemSource", "batches", "counts_of", "knobs"]
+
+OPTIONS: dict[str, Any] = {
+    # Threads that fill batches, in each process; None: as many as CPUs without processes, else 1
+    # (the documentation advises against many where reading is not what takes the time).
+    "threads": None,
+    # Worker processes (`mp_prefetch`); 0: threads only; None: see `counts_of`.
+    "workers": None,
+    # Batches on their way for each thread. Grain's own default, 500 elements, is meant for records
+    # of a few KiB and would be 12 GB of batches; 2 is what torch's DataLoader has.
+    "prefetch": 2,
+}
+
+
+_MOST_THREADS = 4  # without processes; see `counts_of`
+
+
+class Item(NamedTuple):
+    """A sample, or a place in an episode for which a start is still to be drawn."""
+
+    source: int
+    episode: int  #: among the episodes of the source's split
+    start: int  #: -1: to be drawn
+    starts: int  #: valid starts of the episode
+
+
+class ItemSource:
+    """What a source has in one pass, as Grain's random access to data."""
+
+    def __init__(self, source: int, items: SourceItems) -> None:
+        self._source = source
+        self._counts = items.counts
+        self._ends = np.cumsum(items.items)
+        self.per_episode = items.samples_per_episode
+        self._length = items.length
+
+    def __repr__(self) -> str:
+        return f"ItemSource({self._source}, {self._length} items)"
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, number: int) -> Item:
+        episode = int(np.searchsorted(self._ends, number, side="right"))
+        starts = int(self._counts[episode])
+        if self.per_episode:
+            return Item(self._source, episode, -1, starts)
+        before = int(self._ends[episode - 1]) if episode else 0
+        return Item(self._source, episode, number - before, starts)
+
+
+def _draw_start(item: Item, rng: np.random.Generator) -> Item:
+    return item._replace(start=int(rng.integers(item.starts)))
+
+
+def batches(
+    sources: Sequence[ItemSource],
+    weights: Sequence[float],
+    seed: int,
+    batch_size: int,
+    fetch: Callable[[Item], Any],
+    put_together: Callable[[Sequence[Any]], dict[str, Any]],
+    *,
+    threads: int,
+    workers: int,
+    prefetch: int,
+) -> Iterator[dict[str, Any]]:
+    """Endless batches. `fetch` reads a sample, `put_together` decodes the samples of a batch."""
+    import grain
+
+    from headrace.outputs.grain.framework import to_batches
+
+    parts = []
+    for number, source in enumerate(sources):
+        part: Any = grain.MapDataset.source(source).seed(seed + number).shuffle().repeat()
+        # After `repeat`, so that every pass draws other starts.
+        parts.append(part.random_map(_draw_start) if source.per_episode else part)
+    mixed: Any = grain.MapDataset.mix(parts, weights)
+    batched = mixed.map(fetch).batch(batch_size, batch_fn=put_together)
+    iterator: Iterator[dict[str, Any]] = iter(
+        to_batches(
+            batched,
+            threads=threads,
+            prefetch=prefetch * threads,
+            workers=workers,
+            worker_prefetch=prefetch,
+        )
+    )
+    return iterator
+
+
+def counts_of(options: dict[str, Any], cpus: int) -> dict[str, int]:
+    """Threads, workers and prefetch of a pipeline, with the defaults filled in.
+
+    Processes are what the documentation advises where the interpreter lock binds; every batch is
+    then copied to shared memory. On two CPUs threads gave 540 samples for a second of CPU time,
+    processes 425, and half the memory. The lock binds from about four CPUs on: measured with the
+    native loader (`docs/decisions/2026-11-15-processes.md`), not with Grain.
+    """
+    threads, workers = options["threads"], options["workers"]
+    if workers is None:
+        workers = 0 if cpus <= _MOST_THREADS else cpus
+    if threads is None:
+        threads = 1 if workers else cpus
+    return {"threads": threads, "workers": workers, "prefetch": options["prefetch"]}
+
+
+def knobs(backend: str, cpus: int) -> tuple[Knob, ...]:
+    """What a search tries beside the defaults of `counts_of`."""
+    half = max(1, cpus // 2)
+    if cpus <= _MOST_THREADS:  # threads only
+        workers: tuple[int, ...] = (cpus, half)
+        threads = (2 * cpus, half)
+    else:
+        workers, threads = (half, 2 * cpus, 0), (2, 4)
+    return (
+        Knob(f"{backend}.workers", tuple(dict.fromkeys(workers))),
+        Knob(f"{backend}.threads", tuple(n for n in dict.fromkeys(threads) if n != cpus)),
+        Knob(f"{backend}.prefetch", (1, 4, 8)),
+    )

@@ -1,0 +1,83 @@
+"""headrace's own loader as a backend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from headrace.loader import Batch, Loader
+from headrace.loader.settings import PREFETCH
+from headrace.measure.baselines.baseline import Baseline, Knob
+from headrace.measure.job import Job
+
+__all__ = ["BASELINE"]
+
+_OPTIONS: dict[str, Any] = {
+    "budget": None,
+    "keep_free": None,
+    "processes": True,
+    "on_error": "raise",
+    "max_errors": 100,
+    "resize": "bilinear",
+}
+
+
+class _Native:
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+        self.names = loader.names
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.loader)
+
+    def validation(self, batches: int) -> Iterator[Batch]:
+        return self.loader.validation(batches)
+
+    def figures(self) -> Mapping[str, Any]:
+        figures = self.loader.statistics()
+        engine = figures.engine
+        return {
+            "threads": engine.threads,
+            "processes": list(engine.processes),
+            "budget": engine.budget.limit,
+            "budget_peak": engine.budget.peak,
+            "slots": engine.streams[0].slot_limit if engine.streams else None,
+            "slots_wanted": PREFETCH + 2,
+            "bytes_read": engine.bytes_read,
+            "images": engine.images,
+            "stages": {stage.name: stage.busy_s for stage in engine.stages},
+            "waiting_s": engine.waiting_s,
+            "asked": figures.asked,
+            "skipped": figures.skipped,
+        }
+
+
+@contextmanager
+def _open(job: Job, converted: Path | None) -> Iterator[_Native]:
+    del converted
+    with job.loader(**{**_OPTIONS, **job.options}) as loader:
+        yield _Native(loader)
+
+
+def _knobs(cpus: int) -> tuple[Knob, ...]:
+    """All that could change its speed: a search is to find that the defaults are right."""
+    threads = dict.fromkeys((2 * cpus, max(1, cpus // 2)))
+    threads.pop(cpus, None)
+    return (
+        Knob("loader.threads", tuple(threads)),
+        Knob("loader.budget", ("2GiB", "8GiB")),
+        Knob("loader.processes", (False,)),
+    )
+
+
+BASELINE = Baseline(
+    name="headrace",
+    needs=(),
+    install="pip install headrace",
+    shuffle="global, every pair equally likely",
+    open=_open,
+    options=_OPTIONS,
+    knobs=_knobs,
+)

@@ -1,0 +1,46 @@
+"""The original system as a backend: TFDS and tf.data, with the knobs its users turned.
+
+It is how one checks headrace's claims on one's own data, and how the users' findings are seen
+again. `options.py` has the knobs; nothing but opening it imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from headrace.measure.baselines.baseline import Baseline
+from headrace.measure.baselines.tfdata.batches import TfdataBatches
+from headrace.measure.baselines.tfdata.options import Options
+from headrace.measure.baselines.tfdata.space import tfdata_knobs
+from headrace.measure.job import Job
+
+__all__ = ["BASELINE"]
+
+
+@contextmanager
+def _open(job: Job, converted: Path | None) -> Iterator[TfdataBatches]:
+    del converted
+    with closing(TfdataBatches(job)) as opened:
+        yield opened
+
+
+def _shuffle(options: Mapping[str, Any]) -> str:
+    buffers = Options.from_values(options).shuffle
+    if buffers.global_buffer:
+        return f"buffer of {buffers.global_buffer} samples of the mixture"
+    return "none but the order of mixing"
+
+
+BASELINE = Baseline(
+    name="tfdata",
+    needs=("tensorflow", "tensorflow_datasets"),
+    install="pip install 'headrace[tf]'",
+    shuffle=_shuffle,
+    open=_open,
+    options=Options().flat(),
+    knobs=tfdata_knobs,
+    check=Options.from_values,
+)

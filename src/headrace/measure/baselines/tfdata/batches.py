@@ -1,0 +1,189 @@
+"""Pipelines at work: batches of the contract from a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from headrace.config import Mixture
+from headrace.errors import DataError, SplitError, UsageError
+from headrace.jobs import allowed_cpus
+from headrace.loader import Batch
+from headrace.measure.baselines.tfdata.described import describe, shares
+from headrace.measure.baselines.tfdata.mixing import batches, mixed, with_options
+from headrace.measure.baselines.tfdata.options import Options
+from headrace.measure.baselines.tfdata.python_mixing import PythonMixer
+from headrace.measure.baselines.tfdata.samples import Shape
+from headrace.measure.baselines.tfdata.source import source_dataset
+from headrace.measure.job import Job
+
+__all__ = ["TfdataBatches"]
+
+_MODES = {"dataset_only": "dataset"}  # as the original called it
+
+
+class TfdataBatches:
+    """Batches of a job, without end; with `repeat=False` one pass over every source."""
+
+    def __init__(self, job: Job, *, repeat: bool = True) -> None:
+        options = Options.from_values(job.options).for_cpus(job.threads or allowed_cpus())
+        self.options = options
+        self._job, self._repeat = job, repeat
+        mode = _checked_mode(job, options)
+        self._described = describe(job.mixture, options)
+        self.names = tuple(each.name for each in self._described)
+        self.shares = shares(self._described)
+        _start_tensorflow()
+        self._shape = Shape.of(self._described, job.image_size, mode, job.seed)
+        self._datasets: Any = None
+        self._iterator: Iterator[dict[str, Any]] | None = None
+        self._mixer: PythonMixer | None = None
+        self._drawn = 0
+        self._turn = 0  # of iterators; those of an earlier turn have ended
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._iterator is None or not self.options.iterator.persistent:
+            self._stop()
+            self._iterator = self._start()
+        return self._batches(self._turn)
+
+    def validation(self, batches: int) -> Iterator[Batch]:
+        """Batches of a second set of pipelines over the validation splits, as its users have it.
+
+        It is made when validation begins and dropped when it ends.
+        """
+        second = TfdataBatches(replace(self._job, mixture=_validation_mixture(self._job.mixture)))
+        try:
+            yield from islice(second, batches)
+        finally:
+            second.close()
+
+    def figures(self) -> Mapping[str, Any]:
+        """Threads of tf.data are those of its pool; a source's own are not counted."""
+        pool = self.options.mixing.per_dataset_private_threadpool_size
+        return {
+            "threads": pool or self._job.threads or allowed_cpus(),
+            "processes": [],
+            "python_threads": self._mixer.threads if self._mixer else 0,
+            "asked": dict(zip(self.names, self.shares, strict=True)),
+            "options": self.options.flat(),
+        }
+
+    def close(self) -> None:
+        """End the pipelines and their threads."""
+        self._stop()
+        self._datasets = None
+
+    def _start(self) -> Iterator[dict[str, Any]]:
+        options, job = self.options, self._job
+        if self._datasets is None:
+            self._datasets = [
+                source_dataset(
+                    each,
+                    number,
+                    options,
+                    self._shape,
+                    sources=len(self._described),
+                    repeat=self._repeat,
+                )
+                for number, each in enumerate(self._described)
+            ]
+        if options.mixing.strategy == "python":
+            self._mixer = PythonMixer(
+                [with_options(each, options, job.threads) for each in self._datasets],
+                self.shares,
+                options,
+                self._shape,
+                job.batch_size,
+                whole=self._repeat,
+            )
+            return self._mixer
+        stream = mixed(self._datasets, self.shares, options, self._shape.seed)
+        stream = batches(stream, options, self._shape, job.batch_size, whole=self._repeat)
+        found: Iterator[dict[str, Any]] = with_options(
+            stream, options, job.threads
+        ).as_numpy_iterator()
+        return found
+
+    def _stop(self) -> None:
+        self._turn += 1
+        if self._mixer is not None:
+            self._mixer.close()
+        # tf.data ends the threads of a pipeline when its iterator is collected: nobody else may
+        # have a reference to it.
+        self._iterator = self._mixer = None
+
+    def _batches(self, turn: int) -> Iterator[Batch]:
+        while self._turn == turn and self._iterator is not None:
+            try:
+                columns = next(self._iterator, None)
+            except Exception as error:
+                raise _as_ours(error) from error
+            if columns is None:
+                return
+            yield self._batch(columns)
+
+    def _batch(self, columns: dict[str, Any]) -> Batch:
+        count = len(columns["frames"])
+        draws = np.arange(self._drawn, self._drawn + count)
+        self._drawn += count
+        texts: dict[str, Any] = {
+            name: [text.decode("utf-8", "replace") for text in columns.pop(name).tolist()]
+            for name in ("language", "robot")
+            if name in columns
+        }
+        return Batch(names=self.names, draws=draws, **columns, **texts)
+
+
+def _validation_mixture(mixture: Mixture) -> Mixture:
+    """The same sources with their validation splits to draw from, all pairs of them."""
+    for source in mixture.active:
+        if source.val_split is None:
+            raise SplitError(
+                "this source has no validation split",
+                dataset=source.name,
+                remedy="Give `val_split` in the mixture, for it or in `defaults`",
+            )
+    sources = tuple(
+        replace(source, split=source.val_split or "", samples_per_episode=0)
+        for source in mixture.active
+    )
+    return replace(mixture, sources=sources)
+
+
+def _checked_mode(job: Job, options: Options) -> str:
+    """What goes with the frames, after a look at the job itself."""
+    for name, value in (("batch_size", job.batch_size), ("image_size", job.image_size)):
+        if value < 1:
+            raise UsageError(f"{name} is {value}", remedy="Give a number from 1 upwards")
+    mode = options.metadata.mode or job.metadata
+    if mode not in ("none", "dataset", "dataset_only", "full"):
+        raise UsageError(f"metadata is {mode!r}", remedy="Give none, dataset or full")
+    return _MODES.get(mode, mode)
+
+
+def _as_ours(error: Exception) -> Exception:
+    """An error of TensorFlow's as one that says what to do; any other as it is."""
+    import tensorflow as tf
+
+    if not isinstance(error, tf.errors.OpError):
+        return error
+    return DataError(
+        f"tf.data stopped: {error.message.splitlines()[0]}",
+        remedy="Where data is damaged, `headrace verify` names the dataset, file and episode",
+    )
+
+
+def _start_tensorflow() -> None:
+    """TensorFlow without a hold on the GPU, which is the training's."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    import tensorflow as tf
+
+    with contextlib.suppress(RuntimeError):  # someone has used it before
+        tf.config.set_visible_devices([], "GPU")
