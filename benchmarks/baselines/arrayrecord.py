@@ -34,8 +34,7 @@ from headrace.measure.baselines.grain import (
     resolve_counts,
 )
 from headrace.measure.job import Job
-from headrace.sampling.items import SourceItems
-from headrace.sampling.windows import valid_starts
+from headrace.sampling.items import SourceItems, valid_starts
 
 __all__ = ["BASELINE"]
 

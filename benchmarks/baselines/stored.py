@@ -27,9 +27,9 @@ from headrace.measure.baselines.baseline import Conversion, job_samples, job_set
 from headrace.measure.baselines.torch import fill_frames
 from headrace.measure.job import Job
 from headrace.reading.local import FileLeases, shared_files
-from headrace.sampling.hashed import name_key
+from headrace.sampling.bijection import name_key
 from headrace.sampling.items import SourceItems
-from headrace.sampling.weights import resolve_weights
+from headrace.sampling.sampler import resolve_weights
 
 __all__ = [
     "INSTALL",
