@@ -219,7 +219,7 @@ def test_a_comparison_takes_turns_and_shows_the_spread(job, tmp_path):
 def test_the_rest_of_a_comparison_runs_though_one_fails(job, tmp_path, monkeypatch):
     from headrace.measure.baselines import BASELINES, native
 
-    monkeypatch.setitem(BASELINES, "absent", "absent")
+    monkeypatch.setitem(BASELINES, "absent", "headrace.measure.baselines.absent")
     baseline = dataclasses.replace(
         native.BASELINE, name="absent", needs=("no_such_module",), install="pip install it"
     )
@@ -323,10 +323,10 @@ def test_settings_that_cannot_be_are_refused(wrong):
 
 @pytest.mark.parametrize(("step", "shown"), [(True, True), (False, False)])
 def test_a_stall_is_only_shown_of_a_step(step, shown):
-    from headrace.cli.live import words
+    from headrace.cli.output import run_text
     from headrace.measure.bench.supervise import Sight
 
-    said = words("headrace", Sight("measuring", 3, 1200.0, 0.97, 250_000_000), step=step)
+    said = run_text("headrace", Sight("measuring", 3, 1200.0, 0.97, 250_000_000), step=step)
     assert said.startswith("headrace: measuring, 1,200 samples/s")
     assert ("97% stalled" in said) == shown
 
