@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.catalog.verify import verify
+from headrace.catalog.check import verify
 from headrace.formats.tfrecord import masked_crc
 from headrace.testing import features as f
 from headrace.testing import write_dataset

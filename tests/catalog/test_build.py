@@ -14,8 +14,7 @@ import headrace as hr
 from headrace import jobs
 from headrace.catalog.build import build
 from headrace.catalog.manifest import FORMAT_VERSION, read_manifest
-from headrace.catalog.pool import ShardPool
-from headrace.catalog.progress import Quiet
+from headrace.catalog.shards import Quiet, ShardPool
 from headrace.catalog.table import EpisodeTable
 from headrace.formats.rlds import read_dataset
 from headrace.testing import read_tag
@@ -146,7 +145,7 @@ DIE = """
 import os, signal, sys
 import headrace as hr
 from headrace import jobs
-import headrace.catalog.build as build, headrace.catalog.scan as scan
+import headrace.catalog.build as build, headrace.catalog.build as scan
 from pathlib import Path
 folder, point = sys.argv[1:]
 def die(*args, **kwargs):
@@ -282,7 +281,7 @@ def test_a_builder_waits_for_another_and_then_has_nothing_to_do(bridge):
             "-c",
             "import sys, headrace as hr\n"
             "from headrace.catalog.lock import building\n"
-            "from headrace.catalog.progress import Quiet\n"
+            "from headrace.catalog.shards import Quiet\n"
             "from headrace.catalog import build as b\n"
             "inner = b._Build.run\n"
             "def run(self, pool, progress):\n"
@@ -331,7 +330,7 @@ def test_worker_processes_give_the_same_catalog_as_one_process(bridge, monkeypat
     alone, _ = opened(bridge, cache=True)
     one = EpisodeTable(alone.folder / alone.manifest.table)
     shutil.rmtree(os.environ["HEADRACE_CACHE"])
-    monkeypatch.setattr("headrace.catalog.pool.IN_PROCESS_BYTES", 0)
+    monkeypatch.setattr("headrace.catalog.shards.IN_PROCESS_BYTES", 0)
     catalog, progress = opened(bridge, workers=2)
     assert progress.steps == catalog.steps.sum()
     two = EpisodeTable(catalog.folder / catalog.manifest.table)
@@ -339,7 +338,7 @@ def test_worker_processes_give_the_same_catalog_as_one_process(bridge, monkeypat
 
 
 def test_an_error_in_a_worker_process_arrives_whole(bridge, monkeypatch):
-    monkeypatch.setattr("headrace.catalog.pool.IN_PROCESS_BYTES", 0)
+    monkeypatch.setattr("headrace.catalog.shards.IN_PROCESS_BYTES", 0)
     os.truncate(shards(bridge)[0], 1000)
     with pytest.raises(hr.RecordError, match="points past the end") as caught:
         hr.Catalog.open(bridge)
@@ -348,7 +347,7 @@ def test_an_error_in_a_worker_process_arrives_whole(bridge, monkeypatch):
 
 
 def test_a_worker_that_is_killed_is_an_error_and_not_a_hang(bridge, monkeypatch):
-    monkeypatch.setattr("headrace.catalog.pool.IN_PROCESS_BYTES", 0)
+    monkeypatch.setattr("headrace.catalog.shards.IN_PROCESS_BYTES", 0)
     pool, start = ShardPool(1), jobs._Worker.start
 
     def doomed(module):
@@ -367,7 +366,7 @@ def test_memory_stays_flat_while_a_large_shard_is_scanned(bridge):
     code = """
 import json, resource, sys
 from pathlib import Path
-from headrace.catalog.scan import ScanJob, scan_shard
+from headrace.catalog.build import ScanJob, scan_shard
 from headrace.formats.features import read_features
 folder, file, episodes = sys.argv[1], sys.argv[2], int(sys.argv[3])
 job = ScanJob(folder, file, episodes, "frames", False, folder + "/out.arrow", "s")

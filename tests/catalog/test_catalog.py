@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.catalog.registry import known_datasets
 from headrace.catalog.source import find_roles
+from headrace.config.registry import known_datasets
 from headrace.reading.local import LocalFiles
 from headrace.testing import find_object, read_tag
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.catalog.progress import Quiet
+from headrace.catalog.shards import Quiet
 from headrace.errors import DatasetError, UnknownFieldError
 from tests.row_files import write_rows, write_set
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.catalog.verify import quarantine, verify
+from headrace.catalog.check import quarantine, verify
 from headrace.testing import read_tag
 from tests.catalog.test_bad_input import records, rewrite, shards
 
@@ -112,7 +112,7 @@ def test_a_record_that_is_damaged_inside_can_be_left_out_while_indexing(bridge):
 def test_verification_in_worker_processes_finds_the_same(bridge, monkeypatch):
     rewrite(shards(bridge)[0], lambda data: data.__setitem__(500, data[500] ^ 1))
     alone = verify(bridge, decode="all")
-    monkeypatch.setattr("headrace.catalog.pool.IN_PROCESS_BYTES", 0)
+    monkeypatch.setattr("headrace.catalog.shards.IN_PROCESS_BYTES", 0)
     assert verify(bridge, decode="all") == alone
     assert not alone.ok
 
