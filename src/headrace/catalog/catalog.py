@@ -18,7 +18,7 @@ from headrace.catalog.shards import BuildProgress, ShardPool
 from headrace.catalog.source import Roles, find_roles
 from headrace.catalog.splits import Rounding, resolve_split
 from headrace.catalog.table import EpisodeTable
-from headrace.decoding.image import PixelType, decode_image
+from headrace.decoding.frame import PixelType, decode_image
 from headrace.errors import CatalogError, HeadraceError, SelectionError, SplitError, UsageError
 from headrace.formats.example import blob_place
 from headrace.formats.extract import values
