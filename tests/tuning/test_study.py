@@ -13,7 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace.cli.main import main
-from headrace.measure.process_tree import descendants
+from headrace.measure.machine import descendants
 from headrace.testing import synthesize
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.guard import Guard

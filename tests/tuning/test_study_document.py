@@ -3,7 +3,7 @@
 import pytest
 
 import headrace as hr
-from headrace.measure.bench import BenchSettings
+from headrace.measure.job import BenchSettings
 from headrace.tuning.study import packaged_studies, plan, read_study
 from headrace.tuning.study.document import study_from
 

@@ -9,9 +9,8 @@ import pytest
 
 import headrace as hr
 from headrace.engine.memory import available_memory
-from headrace.measure.bench import BenchSettings
-from headrace.measure.bench.watched import Look
-from headrace.measure.job import Job
+from headrace.measure.isolated import Look
+from headrace.measure.job import BenchSettings, Job
 from headrace.testing import synthesize
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.guard import Guard, check_floor
@@ -55,7 +54,7 @@ def test_a_run_that_completes_is_a_pass_with_its_figures(job, tmp_path):
     for name in ("p50_s", "p99_s", "peak_anon_mb", "min_available_mb", "wall_s", "steps_per_s"):
         assert row.figures[name] > 0, name
     assert row.figures["loader_share"] is None  # nothing is simulated: a loader always waits
-    assert all((Path(folder) / "report.html").exists() for folder in row.folders)
+    assert all((Path(folder) / "result.json").exists() for folder in row.folders)
 
 
 def test_the_loader_s_share_is_that_of_the_simulated_step(job, tmp_path):

@@ -14,8 +14,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.errors import UsageError
 from headrace.measure.baselines import BASELINES, find_baseline
-from headrace.measure.bench import BenchSettings
-from headrace.measure.jobs import jobs_of
+from headrace.measure.job import BenchSettings, jobs_of
 from headrace.testing import synthesize
 from headrace.tuning.guard import Guard
 from headrace.tuning.search import tune as tune_module

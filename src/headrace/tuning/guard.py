@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headrace.errors import UsageError
-from headrace.measure.bench.watched import GRACE_SECONDS, Look
+from headrace.measure.isolated import GRACE_SECONDS, Look
 
 __all__ = ["FLOOR_REACHED", "STALLED", "Guard", "check_floor"]
 

@@ -7,7 +7,6 @@ row = run_trial(trial, Path("runs"), Guard(min_available=5 << 30), repeats=3)
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,10 +17,9 @@ from headrace.errors import HeadraceError
 from headrace.files import atomic_write
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed, shuffle_of
-from headrace.measure.bench.run import begin, conversion_folder, convert, draw, run_once
-from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.bench.supervise import Sight, supervise_command
-from headrace.measure.job import Job
+from headrace.measure.bench import Conversion, begin, run_once
+from headrace.measure.isolated import Sight, supervise_command
+from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.runs import Outcome, new_run, summarise, write_json
 from headrace.tuning.attempt import Attempt, Status
@@ -134,9 +132,10 @@ def _bench(trial: Trial, job: Job, runs: Path, guard: Guard, title: str, watch: 
     def shown(_title: str, sight: Sight) -> None:
         watch(title, sight)
 
+    conversion = Conversion(begun.folder, backend)
     try:
-        target, took, failed = convert(begun.folder, backend, job, shown, guard.check_memory)
-        if failed is None:
+        conversion.run(job, shown, guard.check_memory)
+        if (failed := conversion.failed) is None:
             request, outcome = run_once(
                 begun.folder,
                 begun,
@@ -145,20 +144,17 @@ def _bench(trial: Trial, job: Job, runs: Path, guard: Guard, title: str, watch: 
                 settings,
                 title=title,
                 watch=shown,
-                converted=target,
-                conversion=took,
+                conversion=conversion,
                 stop=guard.check,
                 grace_s=guard.grace_s,
             )
         else:
             outcome = dataclasses.replace(failed, cause=f"converting: {failed.cause}")
-            request = {"name": begun.name, "backend": backend, "job": job.to_dict()}
-            request |= {"settings": settings.to_dict(), "machine": begun.machine}
+            request = begun.request(backend, job, settings)
         result = summarise(begun.folder, request, outcome, None)
         write_json(begun.folder / "result.json", result)
     finally:
-        shutil.rmtree(conversion_folder(begun.folder, backend) / "data", ignore_errors=True)
-    draw(begun.folder)
+        conversion.close()
     figures = {key: result[key] for key in RESULT_FIGURES}
     figures["steps_per_s"] = result["batches_per_s"]
     if settings.compute_ms and result["stall_s_per_step"] is not None and result["mean_s"]:

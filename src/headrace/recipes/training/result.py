@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.measure.bench.run import draw
+from headrace.measure.bench import draw_report
 from headrace.measure.runs import Outcome, RunReader, summarise, write_json
 
 __all__ = ["Ended", "write_result"]
@@ -65,5 +65,5 @@ def write_result(
     }
     result |= {"program": "train", "world": world, **own}
     write_json(folder / "result.json", result)
-    draw(folder)
+    draw_report(folder)
     return result

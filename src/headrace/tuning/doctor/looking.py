@@ -14,7 +14,7 @@ from headrace.engine.statistics import EngineStatistics, StreamStatistics
 from headrace.jobs import allowed_cpus
 from headrace.loader import Batch, Loader
 from headrace.loader.settings import PREFETCH
-from headrace.measure.process_tree import tree_cpu_seconds
+from headrace.measure.machine import tree_cpu_seconds
 
 __all__ = ["Looks", "copy_figures", "loader_figures"]
 

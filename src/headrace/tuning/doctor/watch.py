@@ -14,8 +14,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.loader import Batch, Loader
-from headrace.measure.accelerator import finish
 from headrace.measure.evidence import STARVED, Evidence
+from headrace.measure.machine import finish_queued_work
 from headrace.measure.runs import StepClock, source_counts
 from headrace.measure.verdict import Verdict, give_verdict, verdict_text
 from headrace.tuning.doctor.limits import with_limits
@@ -247,10 +247,10 @@ def _replay(step: Callable[[Any], Any], batch: Any, steps: int) -> float:
     if steps < 1:
         raise UsageError(f"steps is {steps}", remedy="Give a number from 1 upwards")
     for _ in range(_REPLAY_WARMUP):
-        finish(step(batch))
+        finish_queued_work(step(batch))
     result = None
     started = perf_counter()
     for _ in range(steps):
         result = step(batch)
-    finish(result)
+    finish_queued_work(result)
     return (perf_counter() - started) / steps

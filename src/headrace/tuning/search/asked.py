@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.config.documents import parse_override
-from headrace.measure.bench.settings import BenchSettings
+from headrace.measure.job import BenchSettings
 from headrace.tuning.guard import Guard
 from headrace.tuning.search.space import Changes, overrides
 

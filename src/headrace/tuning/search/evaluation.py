@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headrace.errors import HeadraceError, UsageError
-from headrace.measure.job import Job
-from headrace.measure.jobs import jobs_of
+from headrace.measure.job import Job, jobs_of
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.guard import Guard
 from headrace.tuning.search.asked import Asked

@@ -12,8 +12,8 @@ from headrace.errors import UsageError
 from headrace.jobs import allowed_cpus
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
-from headrace.measure.bench.leftover import end_leftovers
-from headrace.measure.jobs import jobs_of
+from headrace.measure.isolated import end_leftovers
+from headrace.measure.job import jobs_of
 from headrace.measure.machine import machine_facts
 from headrace.tuning.guard import check_floor
 from headrace.tuning.search.asked import Asked

@@ -24,7 +24,7 @@ from headrace.config.documents import overridden, parse_override, read_document
 from headrace.config.typed import mapping, shown
 from headrace.errors import UsageError
 from headrace.loader.settings import parse_size
-from headrace.measure.bench.settings import BenchSettings
+from headrace.measure.job import BenchSettings
 from headrace.tuning.guard import Guard
 from headrace.tuning.study.entry import (
     Entry,

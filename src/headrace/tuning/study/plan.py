@@ -12,9 +12,7 @@ from headrace.config.documents import parse_override
 from headrace.config.typed import nearest
 from headrace.errors import HeadraceError, UsageError
 from headrace.measure.baselines import BASELINES
-from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.job import Job
-from headrace.measure.jobs import OWN_KEYS, jobs_of
+from headrace.measure.job import OWN_KEYS, BenchSettings, Job, jobs_of
 from headrace.tuning.attempt import Status
 from headrace.tuning.study.document import Study, settings_from
 from headrace.tuning.study.entry import Entry

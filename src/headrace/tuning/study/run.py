@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from headrace.engine.memory import available_memory
 from headrace.errors import HeadraceError, UsageError
-from headrace.measure.bench.leftover import end_leftovers
+from headrace.measure.isolated import end_leftovers
 from headrace.measure.machine import machine_facts
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.decision import Decision, decide
