@@ -19,7 +19,7 @@ ALONE = (
     "loader/test_rows.py",
     "measure/test_bench.py",
     "measure/test_limit.py",
-    "measure/test_peers.py",
+    "measure/test_baselines.py",
     "reading",
     "tuning/test_doctor.py",
     "tuning/test_doctor_provoked.py",

@@ -216,15 +216,15 @@ def test_a_comparison_takes_turns_and_shows_the_spread(job, tmp_path):
 
 
 def test_the_rest_of_a_comparison_runs_though_one_fails(job, tmp_path, monkeypatch):
-    from headrace.measure.peers import PEERS, native
+    from headrace.measure.baselines import BASELINES, native
 
-    monkeypatch.setitem(PEERS, "absent", "absent")
-    peer = dataclasses.replace(
-        native.PEER, name="absent", needs=("no_such_module",), install="pip install it"
+    monkeypatch.setitem(BASELINES, "absent", "absent")
+    baseline = dataclasses.replace(
+        native.BASELINE, name="absent", needs=("no_such_module",), install="pip install it"
     )
-    module = type(sys)("headrace.measure.peers.absent")
-    module.PEER = peer
-    monkeypatch.setitem(sys.modules, "headrace.measure.peers.absent", module)
+    module = type(sys)("headrace.measure.baselines.absent")
+    module.BASELINE = baseline
+    monkeypatch.setitem(sys.modules, "headrace.measure.baselines.absent", module)
     found = compare({"absent": job, "headrace": job}, SHORT, runs=tmp_path, repeats=1)
     assert found.rows["absent"]["status"] == "not installed"
     assert "pip install it" in found.rows["absent"]["cause"]

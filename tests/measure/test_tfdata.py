@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.measure.baselines import find_baseline
+from headrace.measure.baselines.baseline import check_installed, shuffle_of
+from headrace.measure.baselines.tfdata.options import Options
 from headrace.measure.job import Job
-from headrace.measure.peers import find_peer
-from headrace.measure.peers.peer import check_installed, shuffle_of
-from headrace.measure.peers.tfdata.options import Options
 from headrace.testing import synthesize
 
 tfds = pytest.mark.tfds
@@ -62,7 +62,7 @@ def job(mixture, *, batch_size=8, metadata="full", seed=0, **options):
 
 def one_pass(job):
     """All batches of one pass over every source."""
-    from headrace.measure.peers.tfdata.batches import TfdataBatches
+    from headrace.measure.baselines.tfdata.batches import TfdataBatches
 
     opened = TfdataBatches(job, repeat=False)
     try:
@@ -155,7 +155,7 @@ def test_samples_per_episode_gives_so_many_of_every_episode_in_a_pass(root):
 @tfds
 def test_one_sample_per_episode_is_not_always_the_first(root):
     asked = mixture(root, ["bridge"], samples_per_episode=1)
-    with find_peer("tfdata").open(job(asked), None) as opened:
+    with find_baseline("tfdata").open(job(asked), None) as opened:
         batches = iter(opened)
         seen = {int(t) for _ in range(8) for t in next(batches).frame_idx}
     assert len(seen) > 2
@@ -165,7 +165,7 @@ def test_one_sample_per_episode_is_not_always_the_first(root):
 def test_the_seed_decides_the_order_where_tf_data_can_keep_one(root):
     def order(seed):
         asked = job(mixture(root), seed=seed, **{"pipeline.deterministic": True})
-        with find_peer("tfdata").open(asked, None) as opened:
+        with find_baseline("tfdata").open(asked, None) as opened:
             batches = iter(opened)
             found = [next(batches) for _ in range(6)]
             return [
@@ -189,7 +189,7 @@ def test_shares_are_those_of_the_weights_and_a_weight_of_zero_is_dropped(root, s
     asked = mixture(root, tuple(weights), weights)
     options = {"mixing.strategy": strategy, "shuffle.global_buffer": 0}
     counts = Counter()
-    with find_peer("tfdata").open(
+    with find_baseline("tfdata").open(
         job(asked, batch_size=64, metadata="dataset", **options), None
     ) as opened:
         assert opened.names == ("bridge", "utaustin_mutex", "bc_z")
@@ -207,7 +207,7 @@ def test_shares_are_those_of_the_weights_and_a_weight_of_zero_is_dropped(root, s
 @tfds
 def test_proportional_weights_are_resolved_as_by_the_loader(root):
     asked = mixture(root, ("bridge", "bc_z"), {"bridge": None, "bc_z": None})
-    with find_peer("tfdata").open(job(asked), None) as opened:
+    with find_baseline("tfdata").open(job(asked), None) as opened:
         shares = opened.figures()["asked"]
     pairs = Counter(name for name, _, _ in native_samples(asked))
     total = sum(pairs.values())
@@ -255,7 +255,7 @@ def test_proportional_weights_are_resolved_as_by_the_loader(root):
 def test_every_way_of_mixing_delivers_and_ends_its_threads(root, options):
     asked = job(mixture(root), **options)
     before = set(threading.enumerate())
-    with find_peer("tfdata").open(asked, None) as opened:
+    with find_baseline("tfdata").open(asked, None) as opened:
         batches = iter(opened)
         for _ in range(12):
             batch = next(batches)
@@ -279,7 +279,7 @@ def test_every_way_of_mixing_delivers_and_ends_its_threads(root, options):
 def test_a_second_loop_goes_on_or_begins_anew_as_asked(root, strategy):
     def numbers(persistent):
         options = {"mixing.strategy": strategy, "iterator.persistent": persistent}
-        with find_peer("tfdata").open(job(mixture(root), **options), None) as opened:
+        with find_baseline("tfdata").open(job(mixture(root), **options), None) as opened:
             first = next(iter(opened))
             kept = opened._iterator
             second = next(iter(opened))
@@ -302,7 +302,7 @@ def test_metadata_modes_fill_what_the_loader_fills(root, strategy, mode):
         ours = next(loader)
         filled = {name for name in ours.__slots__ if getattr(ours, name) is not None}
     options = {"mixing.strategy": strategy}
-    with find_peer("tfdata").open(job(asked, metadata=mode, **options), None) as opened:
+    with find_baseline("tfdata").open(job(asked, metadata=mode, **options), None) as opened:
         theirs = next(iter(opened))
     assert {name for name in theirs.__slots__ if getattr(theirs, name) is not None} == filled
     if mode == "full":
@@ -314,7 +314,7 @@ def test_metadata_modes_fill_what_the_loader_fills(root, strategy, mode):
 @tfds
 def test_the_metadata_mode_can_be_given_as_the_original_named_it(root):
     options = {"metadata.mode": "dataset_only"}
-    with find_peer("tfdata").open(job(mixture(root, ["bridge"]), **options), None) as opened:
+    with find_baseline("tfdata").open(job(mixture(root, ["bridge"]), **options), None) as opened:
         batch = next(iter(opened))
     assert batch.dataset is not None
     assert batch.episode_id is None
@@ -400,7 +400,7 @@ def test_options_are_the_same_nested_dotted_or_both():
         {"mixing.strategy": "choose", "mixing": {"selector_run_length": 2}, "source": "local"}
     )
     assert Options.from_values(nested.flat()) == nested
-    assert find_peer("tfdata").options == Options().flat()
+    assert find_baseline("tfdata").options == Options().flat()
 
 
 def test_a_bad_option_and_a_missing_split_are_found_without_tensorflow(root, tmp_path):
@@ -408,13 +408,13 @@ def test_a_bad_option_and_a_missing_split_are_found_without_tensorflow(root, tmp
         import sys
         import headrace as hr
         from headrace.measure.job import Job
-        from headrace.measure.peers import find_peer
+        from headrace.measure.baselines import find_baseline
 
         def attempt(split, options):
             source = hr.Source("bridge", split=split)
             job = Job(hr.Mixture((source,), {str(root)!r}), options=options)
             try:
-                with find_peer("tfdata").open(job, None):
+                with find_baseline("tfdata").open(job, None):
                     pass
             except hr.HeadraceError as error:
                 print(type(error).__name__, "tensorflow" in sys.modules)
@@ -427,22 +427,22 @@ def test_a_bad_option_and_a_missing_split_are_found_without_tensorflow(root, tmp
 
 
 def test_the_backend_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("headrace.measure.peers.peer.find_spec", lambda name: None)
+    monkeypatch.setattr("headrace.measure.baselines.baseline.find_spec", lambda name: None)
     with pytest.raises(hr.UsageError, match=r"tensorflow.*pip install 'headrace\[tf\]'"):
-        check_installed(find_peer("tfdata"))
+        check_installed(find_baseline("tfdata"))
 
 
 def test_how_it_shuffles_is_said_of_the_options_that_are_given(root):
-    peer = find_peer("tfdata")
+    baseline = find_baseline("tfdata")
     for buffer, words in ((0, "none but"), (77, "buffer of 77 samples")):
         asked = Job(mixture(root), options={"shuffle.global_buffer": buffer})
-        assert words in shuffle_of(peer, asked)
+        assert words in shuffle_of(baseline, asked)
 
 
 @tfds
 def test_validation_draws_from_the_validation_splits_with_pipelines_of_its_own(root):
     asked = job(mixture(root, ("bridge", "droid"), val_split="train[3:]"))
-    with find_peer("tfdata").open(asked, None) as opened:
+    with find_baseline("tfdata").open(asked, None) as opened:
         training = iter(opened)
         seen = {int(e) for e in next(training).episode_id}
         passed = list(opened.validation(2))
@@ -454,7 +454,7 @@ def test_validation_draws_from_the_validation_splits_with_pipelines_of_its_own(r
 
 
 def test_validation_without_validation_splits_is_refused(root):
-    from headrace.measure.peers.tfdata.batches import _validation_mixture
+    from headrace.measure.baselines.tfdata.batches import _validation_mixture
 
     with pytest.raises(hr.SplitError, match="no validation split.*bridge"):
         _validation_mixture(mixture(root, ("bridge",)))

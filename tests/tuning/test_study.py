@@ -299,7 +299,7 @@ def test_a_backend_that_is_not_installed_is_a_row_with_the_command(here, data, m
 
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        "headrace.measure.peers.peer.find_spec",
+        "headrace.measure.baselines.baseline.find_spec",
         lambda name: None if name == "tensorflow" else real(name),
     )
     (here / "m.yaml").write_text(f"root: {data}\nsources: [{{name: kuka, offset: 2}}]")

@@ -13,9 +13,9 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.errors import UsageError
+from headrace.measure.baselines import BASELINES, find_baseline
 from headrace.measure.bench import BenchSettings
 from headrace.measure.jobs import jobs_of
-from headrace.measure.peers import PEERS, find_peer
 from headrace.testing import synthesize
 from headrace.tuning.guard import Guard
 from headrace.tuning.search import tune as tune_module
@@ -47,11 +47,11 @@ def asked(data, backend, *given, minutes=5.0, steps=10):
 # -- spaces of the backends ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", PEERS)
+@pytest.mark.parametrize("backend", BASELINES)
 @pytest.mark.parametrize("cpus", [1, 2, 16])
 def test_every_value_of_a_backend_s_space_is_an_option_it_has(backend, cpus, data):
-    peer = find_peer(backend)
-    space, fixed = space_of(peer, cpus, {}, reorder=True)
+    baseline = find_baseline(backend)
+    space, fixed = space_of(baseline, cpus, {}, reorder=True)
     assert fixed == ()
     assert space.knobs
     for knob in space.knobs:
@@ -66,18 +66,18 @@ def test_every_value_of_a_backend_s_space_is_an_option_it_has(backend, cpus, dat
 
 
 def test_what_is_delivered_is_left_alone_unless_allowed():
-    peer = find_peer("tfdata")
+    baseline = find_baseline("tfdata")
     untouched = ("shuffle.", "sampling.", "metadata.", "mix_block_length", "deterministic")
-    keys = [knob.key for knob in space_of(peer, 4, {})[0].knobs]
+    keys = [knob.key for knob in space_of(baseline, 4, {})[0].knobs]
     assert not [key for key in keys if any(word in key for word in untouched)]
-    more = [knob.key for knob in space_of(peer, 4, {}, reorder=True)[0].knobs]
+    more = [knob.key for knob in space_of(baseline, 4, {}, reorder=True)[0].knobs]
     assert "tfdata.shuffle.global_buffer" in more
 
 
 def test_options_that_were_given_stay_as_they_are():
-    peer = find_peer("tfdata")
+    baseline = find_baseline("tfdata")
     given = {"tfdata.mixing.parallelism_mode": "sqrt", "tfdata.tfds_read.cycle_length": 4}
-    space, fixed = space_of(peer, 4, given)
+    space, fixed = space_of(baseline, 4, given)
     keys = [knob.key for knob in space.knobs]
     assert fixed == (
         "tfdata.pipeline.emit_encoded_pairs",  # it would change parallelism_mode too

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 
 from headrace.errors import UsageError
-from headrace.measure.peers.knob import Knob
+from headrace.measure.baselines.baseline import Knob
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.search import Space, TimeBudget, search
 from headrace.tuning.search.judge import Rules

@@ -10,8 +10,8 @@ from headrace.config import Mixture
 from headrace.config.documents import parse_override
 from headrace.config.values import nearest
 from headrace.errors import UsageError
+from headrace.measure.baselines import BASELINES, find_baseline
 from headrace.measure.job import Job
-from headrace.measure.peers import PEERS, find_peer
 
 __all__ = ["JOB_KEYS", "OWN_KEYS", "jobs_of"]
 
@@ -46,7 +46,7 @@ def jobs_of(
             )
         elif not key and head in (*JOB_KEYS, *OWN_KEYS):
             raise UsageError(f"unknown key {head}", remedy=f"Did you mean 'loader.{head}'?")
-        elif head in PEERS:
+        elif head in BASELINES:
             options.setdefault(head, {})[key] = parse_override(override)[1]
         else:
             rest.append(override)
@@ -54,7 +54,7 @@ def jobs_of(
     loaded = Mixture.load(mixture, rest)
     jobs = {}
     for backend in backends:
-        known_options = find_peer(backend).options
+        known_options = find_baseline(backend).options
         for key in options[backend]:
             if known_options is not None and key not in known_options:
                 raise UsageError(

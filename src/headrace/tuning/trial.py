@@ -16,14 +16,14 @@ from typing import Any, TypeAlias
 from headrace.config.documents import to_yaml
 from headrace.errors import HeadraceError
 from headrace.measure.archive import new_run, write_json, write_text
+from headrace.measure.baselines import find_baseline
+from headrace.measure.baselines.baseline import check_installed, shuffle_of
 from headrace.measure.bench.result import summarise
 from headrace.measure.bench.run import begin, conversion_folder, convert, draw, run_once
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.supervise import Outcome, Sight, supervise_command
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
-from headrace.measure.peers import find_peer
-from headrace.measure.peers.peer import check_installed, shuffle_of
 from headrace.tuning.attempt import Attempt, Status
 from headrace.tuning.guard import Guard
 from headrace.tuning.program import RESULT_FIGURES, figures_left_in
@@ -116,11 +116,11 @@ def try_once(
         return _command(trial, trial.command, folder, guard, title, watch)
     assert trial.job is not None
     try:
-        check_installed(find_peer(trial.backend))
+        check_installed(find_baseline(trial.backend))
     except HeadraceError as error:
         return Attempt("not installed", str(error))
     try:
-        shuffle_of(find_peer(trial.backend), trial.job)  # reads the backend's own options
+        shuffle_of(find_baseline(trial.backend), trial.job)  # reads the backend's own options
     except HeadraceError as error:
         return Attempt("invalid configuration", str(error))
     return _bench(trial, trial.job, folder, guard, title, watch)

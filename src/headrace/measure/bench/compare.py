@@ -11,6 +11,8 @@ from typing import Any
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.measure.archive import write_json
+from headrace.measure.baselines import find_baseline
+from headrace.measure.baselines.baseline import check_installed, shuffle_of
 from headrace.measure.bench.result import summarise
 from headrace.measure.bench.run import (
     Begun,
@@ -25,8 +27,6 @@ from headrace.measure.bench.run import (
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.supervise import Outcome
 from headrace.measure.job import Job
-from headrace.measure.peers import find_peer
-from headrace.measure.peers.peer import check_installed, shuffle_of
 
 __all__ = ["Comparison", "compare"]
 
@@ -70,7 +70,7 @@ def compare(
         raise UsageError(f"repeats is {repeats}", remedy="Give a number from 1 upwards")
     backends = list(jobs)
     for backend in backends:
-        find_peer(backend)  # a name that does not exist is an error before anything runs
+        find_baseline(backend)  # a name that does not exist is an error before anything runs
     begun = begin(runs, name, jobs[backends[0]], settings, backends=backends, repeats=repeats)
     table = _Table(begun, jobs, settings, watch)
     try:
@@ -124,7 +124,7 @@ class _Table:
         """Whether each is installed, and its data converted."""
         for backend, job in self._jobs.items():
             try:
-                check_installed(find_peer(backend))
+                check_installed(find_baseline(backend))
             except HeadraceError as error:
                 self._failed[backend] = "not installed", str(error)
                 continue
@@ -184,7 +184,7 @@ class _Table:
         row: dict[str, Any] = {
             "status": status,
             "cause": cause,
-            "shuffle": shuffle_of(find_peer(backend), self._jobs[backend]),
+            "shuffle": shuffle_of(find_baseline(backend), self._jobs[backend]),
             "conversion": self._converted.get(backend, (None, None))[1],
         }
         for figure in _FIGURES:

@@ -13,13 +13,13 @@ from typing import Any
 
 from headrace.config.documents import to_yaml
 from headrace.measure.archive import new_run, write_json, write_text
+from headrace.measure.baselines import find_baseline
+from headrace.measure.baselines.baseline import shuffle_of
 from headrace.measure.bench.result import summarise
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.supervise import GRACE_SECONDS, Outcome, Sight, Stop, supervise
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
-from headrace.measure.peers import find_peer
-from headrace.measure.peers.peer import shuffle_of
 
 __all__ = ["Watch", "begin", "bench", "draw", "measure_limit", "run_once"]
 
@@ -93,7 +93,7 @@ def run_once(
         "do": "run",
         "name": begun.name if folder == begun.folder else folder.name,
         "backend": backend,
-        "shuffle": shuffle_of(find_peer(backend), job),
+        "shuffle": shuffle_of(find_baseline(backend), job),
         "job": job.to_dict(),
         "settings": settings.to_dict(),
         "machine": begun.machine,
@@ -185,7 +185,7 @@ def convert(
     folder: Path, backend: str, job: Job, watch: Watch, stop: Stop = lambda _: None
 ) -> tuple[Path | None, dict[str, Any] | None, Outcome | None]:
     """Convert the data for a rival that needs it: where to, what it took, or why it failed."""
-    if find_peer(backend).convert is None:
+    if find_baseline(backend).convert is None:
         return None, None, None
     where = conversion_folder(folder, backend)
     target = where / "data"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.measure.baselines.baseline import Opened, Validates
 from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.peers.peer import Opened, Validates
 
 __all__ = ["Validations"]
 

@@ -19,12 +19,12 @@ from typing import Any
 from headrace.errors import BudgetError, HeadraceError, SelectionError, UsageError
 from headrace.loader import Batch
 from headrace.measure.archive import write_json
+from headrace.measure.baselines import find_baseline
+from headrace.measure.baselines.baseline import Opened, check_installed
 from headrace.measure.batch_times import BatchTimes, source_counts
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.validations import Validations
 from headrace.measure.job import Job
-from headrace.measure.peers import find_peer
-from headrace.measure.peers.peer import Opened, check_installed
 from headrace.measure.process_tree import tree_cpu_seconds, tree_read_bytes
 
 __all__: list[str] = []
@@ -91,22 +91,22 @@ class _Recorded:
 
 def _measure(request: dict[str, Any], folder: Path, report: Any) -> dict[str, Any]:
     """Run a backend."""
-    peer = find_peer(request["backend"])
-    check_installed(peer)
+    baseline = find_baseline(request["backend"])
+    check_installed(baseline)
     settings = BenchSettings(**request["settings"])
     _hold_to(settings.cpus)
     job = Job.from_dict(request["job"])
     report({"phase": "importing"})
     began = time.perf_counter()
-    for module in peer.needs:
+    for module in baseline.needs:
         import_module(module)
     imported = time.perf_counter()
     report({"phase": "opening"})
     converted = Path(request["converted"]) if request.get("converted") else None
-    with peer.open(job, converted) as opened:
+    with baseline.open(job, converted) as opened:
         ready = time.perf_counter()
         times = _Recorded(folder, report)
-        validations = Validations(peer.name, opened, settings, report)
+        validations = Validations(baseline.name, opened, settings, report)
         found = _iterate(opened, settings, times, validations, imported)
     return {"import_s": imported - began, "setup_s": ready - imported, **found}
 
@@ -184,11 +184,11 @@ def _account(opened: Opened) -> dict[str, Any]:
 
 def _convert(request: dict[str, Any], report: Any) -> dict[str, Any]:
     """Write the data in a rival's own format."""
-    peer = find_peer(request["backend"])
-    check_installed(peer)
-    assert peer.convert is not None
+    baseline = find_baseline(request["backend"])
+    check_installed(baseline)
+    assert baseline.convert is not None
     report({"phase": "converting"})
-    done = peer.convert(Job.from_dict(request["job"]), Path(request["converted"]))
+    done = baseline.convert(Job.from_dict(request["job"]), Path(request["converted"]))
     return {"seconds": done.seconds, "bytes": done.bytes}
 
 

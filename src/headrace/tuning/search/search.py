@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol, TypeAlias
 
-from headrace.measure.peers.knob import Knob
+from headrace.measure.baselines.baseline import Knob
 from headrace.tuning.attempt import Attempt
 from headrace.tuning.decision import Contrast, contrast
 from headrace.tuning.row import Row, row_of

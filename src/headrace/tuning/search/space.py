@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from headrace.errors import UsageError
-from headrace.measure.peers.knob import Knob
-from headrace.measure.peers.peer import Peer
+from headrace.measure.baselines.baseline import Baseline, Knob
 
 __all__ = ["Changes", "Failures", "Space", "overrides", "space_of", "words"]
 
@@ -87,7 +86,7 @@ class Space:
 
 
 def space_of(
-    peer: Peer, cpus: int, given: Mapping[str, Any], *, reorder: bool = False
+    baseline: Baseline, cpus: int, given: Mapping[str, Any], *, reorder: bool = False
 ) -> tuple[Space, tuple[str, ...]]:
     """The space of a backend, and the options it leaves alone because the user gave them.
 
@@ -96,7 +95,7 @@ def space_of(
     """
     fixed = []
     knobs = []
-    for knob in peer.knobs(cpus):
+    for knob in baseline.knobs(cpus):
         if knob.reorders and not reorder:
             continue
         bound = [key for key in (knob.key, *knob.along) if key in given]
@@ -104,16 +103,18 @@ def space_of(
             fixed.append(knob.key)
         else:
             knobs.append(knob)
-    prefix = f"{peer.name}."
+    prefix = f"{baseline.name}."
     # headrace's own options are written `loader.`, as in its guide.
-    written = "loader." if peer.name == "headrace" else prefix
-    start = {f"{written}{key}": value for key, value in (peer.options or {}).items()}
+    written = "loader." if baseline.name == "headrace" else prefix
+    start = {f"{written}{key}": value for key, value in (baseline.options or {}).items()}
     start |= {"loader.threads": None, **given}
 
     def check(changes: Changes) -> None:
-        if peer.check is not None:
+        if baseline.check is not None:
             all_of_it = {**given, **changes}.items()
-            peer.check({k.removeprefix(prefix): v for k, v in all_of_it if k.startswith(prefix)})
+            baseline.check(
+                {k.removeprefix(prefix): v for k, v in all_of_it if k.startswith(prefix)}
+            )
 
     return Space(tuple(knobs), start, check), tuple(fixed)
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from headrace.engine.memory import available_memory
 from headrace.errors import UsageError
+from headrace.measure.baselines import find_baseline
+from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.bench.leftover import end_leftovers
 from headrace.measure.jobs import jobs_of
 from headrace.measure.machine import machine_facts
-from headrace.measure.peers import find_peer
-from headrace.measure.peers.peer import check_installed
 from headrace.processes import allowed_cpus
 from headrace.tuning.guard import check_floor
 from headrace.tuning.search.asked import Asked
@@ -61,11 +61,11 @@ def tune(
     """
     if asked.minutes <= 0:
         raise UsageError(f"minutes is {asked.minutes:g}", remedy="Give a number above 0")
-    peer = find_peer(asked.backend)
-    check_installed(peer)
+    baseline = find_baseline(asked.backend)
+    check_installed(baseline)
     jobs_of(asked.mixture, asked.given, [asked.backend])
     own = asked.backend == "headrace"
-    space, fixed = space_of(peer, allowed_cpus(), asked.options(), reorder=asked.reorder)
+    space, fixed = space_of(baseline, allowed_cpus(), asked.options(), reorder=asked.reorder)
     space.check({})
     if not space.knobs:
         raise UsageError(

@@ -11,10 +11,10 @@ from headrace.config import Mixture
 from headrace.config.documents import parse_override
 from headrace.config.values import nearest
 from headrace.errors import HeadraceError, UsageError
+from headrace.measure.baselines import BASELINES
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.job import Job
 from headrace.measure.jobs import OWN_KEYS, jobs_of
-from headrace.measure.peers import PEERS
 from headrace.tuning.attempt import Status
 from headrace.tuning.study.document import Study, settings_from
 from headrace.tuning.study.entry import Entry
@@ -102,7 +102,7 @@ def _check_effect(backend: str, entry: Entry) -> None:
     """A change that the row's backend never hears of would be a row about nothing."""
     for override in entry.own:
         head, _, key = override.partition("=")[0].strip().partition(".")
-        other = head if head in PEERS else None
+        other = head if head in BASELINES else None
         if head == "loader" and key in OWN_KEYS:
             other = "headrace"
         if other is not None and other != backend:

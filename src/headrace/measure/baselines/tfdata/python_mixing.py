@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from headrace.engine.feeders import Feeders
-from headrace.measure.peers.tfdata.frames import decode_all
-from headrace.measure.peers.tfdata.options import Options
-from headrace.measure.peers.tfdata.samples import Shape
+from headrace.measure.baselines.tfdata.frames import decode_all
+from headrace.measure.baselines.tfdata.options import Options
+from headrace.measure.baselines.tfdata.samples import Shape
 
 __all__ = ["PythonMixer"]
 

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.measure.baselines.baseline import Baseline, Conversion
+from headrace.measure.baselines.converter import Converter, refuse_drawn_starts
+from headrace.measure.baselines.delivery import Delivery, checked_options
+from headrace.measure.baselines.samples import job_threads
+from headrace.measure.baselines.stored import PairDecoder, Stored
+from headrace.measure.baselines.torch_batches import Collate, endless
+from headrace.measure.baselines.worker_knobs import worker_knobs
 from headrace.measure.job import Job
-from headrace.measure.peers.converter import Converter, refuse_drawn_starts
-from headrace.measure.peers.delivery import Delivery, checked_options
-from headrace.measure.peers.peer import Conversion, Peer
-from headrace.measure.peers.samples import job_threads
-from headrace.measure.peers.stored import PairDecoder, Stored
-from headrace.measure.peers.torch_batches import Collate, endless
-from headrace.measure.peers.worker_knobs import worker_knobs
 
-__all__ = ["PEER"]
+__all__ = ["BASELINE"]
 
 _OPTIONS: dict[str, Any] = {
     "workers": None,  # as many as CPUs, as for torch's DataLoader
@@ -104,10 +104,10 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
         yield delivery
 
 
-PEER = Peer(
+BASELINE = Baseline(
     name="mosaic",
     needs=("streaming", "torch"),
-    install="pip install 'headrace[peers]'",
+    install="pip install 'headrace[baselines]'",
     shuffle="pairs shuffled when written; py1e, blocks of 256 Ki samples; new in every epoch",
     open=_open,
     convert=_convert,

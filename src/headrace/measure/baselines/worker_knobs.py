@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.measure.peers.knob import Knob
+from headrace.measure.baselines.baseline import Knob
 
 __all__ = ["worker_knobs"]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.measure.peers.tfdata.described import Described
+from headrace.measure.baselines.tfdata.described import Described
 
 __all__ = ["Shape", "cut"]
 

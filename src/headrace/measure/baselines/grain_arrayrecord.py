@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from headrace.measure.job import Job
-from headrace.measure.peers.converter import Converter
-from headrace.measure.peers.delivery import Delivery, checked_options
-from headrace.measure.peers.grain_pipeline import (
+from headrace.measure.baselines.baseline import Baseline, Conversion
+from headrace.measure.baselines.converter import Converter
+from headrace.measure.baselines.delivery import Delivery, checked_options
+from headrace.measure.baselines.grain_pipeline import (
     OPTIONS,
     Item,
     ItemSource,
@@ -27,13 +27,13 @@ from headrace.measure.peers.grain_pipeline import (
     counts_of,
     knobs,
 )
-from headrace.measure.peers.peer import Conversion, Peer
-from headrace.measure.peers.samples import job_threads
-from headrace.measure.peers.stored import EncodedPair, PairDecoder, Stored
+from headrace.measure.baselines.samples import job_threads
+from headrace.measure.baselines.stored import EncodedPair, PairDecoder, Stored
+from headrace.measure.job import Job
 from headrace.sampling.items import SourceItems
 from headrace.sampling.windows import valid_starts
 
-__all__ = ["PEER"]
+__all__ = ["BASELINE"]
 
 _LENGTH = struct.Struct("<I")
 
@@ -102,10 +102,10 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
         yield delivery
 
 
-PEER = Peer(
+BASELINE = Baseline(
     name="grain_arrayrecord",
     needs=("grain", "array_record"),
-    install="pip install 'headrace[peers]'",
+    install="pip install 'headrace[baselines]'",
     shuffle="global within each source, sources interleaved in a fixed pattern",
     open=_open,
     convert=_convert,

@@ -14,13 +14,13 @@ import numpy as np
 from headrace.config import Mixture
 from headrace.errors import DataError, SplitError, UsageError
 from headrace.loader import Batch
+from headrace.measure.baselines.tfdata.described import describe, shares
+from headrace.measure.baselines.tfdata.mixing import batches, mixed, with_options
+from headrace.measure.baselines.tfdata.options import Options
+from headrace.measure.baselines.tfdata.python_mixing import PythonMixer
+from headrace.measure.baselines.tfdata.samples import Shape
+from headrace.measure.baselines.tfdata.source import source_dataset
 from headrace.measure.job import Job
-from headrace.measure.peers.tfdata.described import describe, shares
-from headrace.measure.peers.tfdata.mixing import batches, mixed, with_options
-from headrace.measure.peers.tfdata.options import Options
-from headrace.measure.peers.tfdata.python_mixing import PythonMixer
-from headrace.measure.peers.tfdata.samples import Shape
-from headrace.measure.peers.tfdata.source import source_dataset
 from headrace.processes import allowed_cpus
 
 __all__ = ["TfdataBatches"]

@@ -24,7 +24,7 @@ from headrace.loader.opened import (
     open_sources,
     window_steps,
 )
-from headrace.measure.peers.tfdata.options import Options
+from headrace.measure.baselines.tfdata.options import Options
 from headrace.reading.local import shared_files
 from headrace.sampling.weights import resolve_weights
 

@@ -21,8 +21,8 @@ from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.header import Encoded
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.errors import UsageError
+from headrace.measure.baselines.samples import settings_of
 from headrace.measure.job import Job
-from headrace.measure.peers.samples import settings_of
 from headrace.sampling.weights import resolve_weights
 
 __all__ = ["EncodedPair", "PairDecoder", "Stored", "what_is_stored"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from headrace.measure.peers.stored import EncodedPair, PairDecoder
-from headrace.measure.peers.torch_memory import numpy_frames, with_frames
+from headrace.measure.baselines.stored import EncodedPair, PairDecoder
+from headrace.measure.baselines.torch_memory import numpy_frames, with_frames
 
 __all__ = ["Collate", "endless"]
 

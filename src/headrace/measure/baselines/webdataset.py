@@ -19,18 +19,17 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from headrace.measure.baselines.baseline import Baseline, Conversion, Knob
+from headrace.measure.baselines.converter import Converter, refuse_drawn_starts
+from headrace.measure.baselines.delivery import Delivery, checked_options
+from headrace.measure.baselines.samples import job_threads
+from headrace.measure.baselines.stored import PairDecoder, Stored
+from headrace.measure.baselines.torch_batches import Collate
+from headrace.measure.baselines.torch_memory import as_it_is, numpy_frames
+from headrace.measure.baselines.worker_knobs import worker_knobs
 from headrace.measure.job import Job
-from headrace.measure.peers.converter import Converter, refuse_drawn_starts
-from headrace.measure.peers.delivery import Delivery, checked_options
-from headrace.measure.peers.knob import Knob
-from headrace.measure.peers.peer import Conversion, Peer
-from headrace.measure.peers.samples import job_threads
-from headrace.measure.peers.stored import PairDecoder, Stored
-from headrace.measure.peers.torch_batches import Collate
-from headrace.measure.peers.torch_memory import as_it_is, numpy_frames
-from headrace.measure.peers.worker_knobs import worker_knobs
 
-__all__ = ["PEER"]
+__all__ = ["BASELINE"]
 
 _OPTIONS: dict[str, Any] = {
     "workers": None,  # as many as CPUs, as for torch's DataLoader, which WebLoader is
@@ -106,10 +105,10 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
         yield delivery
 
 
-PEER = Peer(
+BASELINE = Baseline(
     name="webdataset",
     needs=("webdataset", "torch"),
-    install="pip install 'headrace[peers]'",
+    install="pip install 'headrace[baselines]'",
     shuffle="pairs shuffled when written; shards drawn with replacement, then a buffer of 1,000",
     open=_open,
     convert=_convert,

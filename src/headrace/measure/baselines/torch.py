@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
+from headrace.measure.baselines.baseline import Baseline
+from headrace.measure.baselines.delivery import Delivery, checked_options
+from headrace.measure.baselines.samples import Samples, job_threads
+from headrace.measure.baselines.torch_memory import as_it_is, numpy_frames, with_frames
+from headrace.measure.baselines.worker_knobs import worker_knobs
 from headrace.measure.job import Job
-from headrace.measure.peers.delivery import Delivery, checked_options
-from headrace.measure.peers.peer import Peer
-from headrace.measure.peers.samples import Samples, job_threads
-from headrace.measure.peers.torch_memory import as_it_is, numpy_frames, with_frames
-from headrace.measure.peers.worker_knobs import worker_knobs
 
-__all__ = ["PEER"]
+__all__ = ["BASELINE"]
 
 _OPTIONS: dict[str, Any] = {
     "workers": None,  # as many as CPUs: DataLoader's own "suggested max number of worker"
@@ -89,7 +89,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
         yield delivery
 
 
-PEER = Peer(
+BASELINE = Baseline(
     name="torch",
     needs=("torch",),
     install="pip install 'headrace[train]'",

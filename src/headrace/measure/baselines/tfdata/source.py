@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.measure.peers.tfdata.described import Described
-from headrace.measure.peers.tfdata.episodes import EpisodeReader
-from headrace.measure.peers.tfdata.frames import decode_all, decode_sample, fit, stack_sample
-from headrace.measure.peers.tfdata.options import Options
-from headrace.measure.peers.tfdata.samples import Shape, cut
+from headrace.measure.baselines.tfdata.described import Described
+from headrace.measure.baselines.tfdata.episodes import EpisodeReader
+from headrace.measure.baselines.tfdata.frames import decode_all, decode_sample, fit, stack_sample
+from headrace.measure.baselines.tfdata.options import Options
+from headrace.measure.baselines.tfdata.samples import Shape, cut
 
 __all__ = ["source_dataset"]
 

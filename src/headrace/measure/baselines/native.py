@@ -9,11 +9,10 @@ from typing import Any
 
 from headrace.loader import Batch, Loader
 from headrace.loader.settings import PREFETCH
+from headrace.measure.baselines.baseline import Baseline, Knob
 from headrace.measure.job import Job
-from headrace.measure.peers.knob import Knob
-from headrace.measure.peers.peer import Peer
 
-__all__ = ["PEER"]
+__all__ = ["BASELINE"]
 
 _OPTIONS: dict[str, Any] = {
     "budget": None,
@@ -73,7 +72,7 @@ def _knobs(cpus: int) -> tuple[Knob, ...]:
     )
 
 
-PEER = Peer(
+BASELINE = Baseline(
     name="headrace",
     needs=(),
     install="pip install headrace",

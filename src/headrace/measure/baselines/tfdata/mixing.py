@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.measure.peers.tfdata.frames import decode_sample
-from headrace.measure.peers.tfdata.options import Options
-from headrace.measure.peers.tfdata.samples import Shape
+from headrace.measure.baselines.tfdata.frames import decode_sample
+from headrace.measure.baselines.tfdata.options import Options
+from headrace.measure.baselines.tfdata.samples import Shape
 
 __all__ = ["batches", "mixed", "with_options"]
 

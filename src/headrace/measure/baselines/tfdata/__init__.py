@@ -11,13 +11,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from headrace.measure.baselines.baseline import Baseline
+from headrace.measure.baselines.tfdata.batches import TfdataBatches
+from headrace.measure.baselines.tfdata.options import Options
+from headrace.measure.baselines.tfdata.space import tfdata_knobs
 from headrace.measure.job import Job
-from headrace.measure.peers.peer import Peer
-from headrace.measure.peers.tfdata.batches import TfdataBatches
-from headrace.measure.peers.tfdata.options import Options
-from headrace.measure.peers.tfdata.space import tfdata_knobs
 
-__all__ = ["PEER"]
+__all__ = ["BASELINE"]
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def _shuffle(options: Mapping[str, Any]) -> str:
     return "none but the order of mixing"
 
 
-PEER = Peer(
+BASELINE = Baseline(
     name="tfdata",
     needs=("tensorflow", "tensorflow_datasets"),
     install="pip install 'headrace[tf]'",

@@ -8,8 +8,8 @@ shards or episodes in turn mixes samples better, never worse, so it may be tried
 
 from __future__ import annotations
 
-from headrace.measure.peers.knob import Knob
-from headrace.measure.peers.tfdata.knobs import AUTOTUNE
+from headrace.measure.baselines.baseline import Knob
+from headrace.measure.baselines.tfdata.knobs import AUTOTUNE
 
 __all__ = ["tfdata_knobs"]
 

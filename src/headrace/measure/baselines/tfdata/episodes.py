@@ -6,9 +6,9 @@ import warnings
 from typing import Any
 
 from headrace.formats.features import STEPS, Field
-from headrace.measure.peers.tfdata.described import Described
-from headrace.measure.peers.tfdata.nesting import get, path_of, put
-from headrace.measure.peers.tfdata.options import Options
+from headrace.measure.baselines.tfdata.described import Described
+from headrace.measure.baselines.tfdata.nesting import get, path_of, put
+from headrace.measure.baselines.tfdata.options import Options
 
 __all__ = ["EpisodeReader"]
 

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from headrace.errors import UsageError
 from headrace.loader.plan import Sample, read_lines
+from headrace.measure.baselines.baseline import Conversion
+from headrace.measure.baselines.samples import Samples
+from headrace.measure.baselines.stored import EncodedPair, Stored, what_is_stored
 from headrace.measure.job import Job
-from headrace.measure.peers.peer import Conversion
-from headrace.measure.peers.samples import Samples
-from headrace.measure.peers.stored import EncodedPair, Stored, what_is_stored
 from headrace.reading.local import FileLeases, shared_files
 from headrace.sampling.hashed import name_key
 from headrace.sampling.items import SourceItems

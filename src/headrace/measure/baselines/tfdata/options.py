@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from headrace.config.values import nearest, shown
 from headrace.errors import UsageError
-from headrace.measure.peers.tfdata.knobs import (
+from headrace.measure.baselines.tfdata.knobs import (
     AUTOTUNE,
     Iteration,
     Metadata,

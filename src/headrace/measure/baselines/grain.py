@@ -11,9 +11,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace.measure.job import Job
-from headrace.measure.peers.delivery import Delivery, checked_options
-from headrace.measure.peers.grain_pipeline import (
+from headrace.measure.baselines.baseline import Baseline
+from headrace.measure.baselines.delivery import Delivery, checked_options
+from headrace.measure.baselines.grain_pipeline import (
     OPTIONS,
     Item,
     ItemSource,
@@ -21,10 +21,10 @@ from headrace.measure.peers.grain_pipeline import (
     counts_of,
     knobs,
 )
-from headrace.measure.peers.peer import Peer
-from headrace.measure.peers.samples import Samples, job_threads
+from headrace.measure.baselines.samples import Samples, job_threads
+from headrace.measure.job import Job
 
-__all__ = ["PEER"]
+__all__ = ["BASELINE"]
 
 
 class _Reader:
@@ -64,10 +64,10 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
         yield delivery
 
 
-PEER = Peer(
+BASELINE = Baseline(
     name="grain",
     needs=("grain",),
-    install="pip install 'headrace[peers]'",
+    install="pip install 'headrace[baselines]'",
     shuffle="global within each source, sources interleaved in a fixed pattern",
     open=_open,
     options=OPTIONS,

@@ -1,6 +1,6 @@
 """Backends that a benchmark can run, one file each: headrace itself and its rivals.
 
-Each file has one `PEER` and imports its framework only when it is opened.
+Each file has one `BASELINE` and imports its framework only when it is opened.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from importlib import import_module
 
 from headrace.config.values import nearest
 from headrace.errors import UsageError
-from headrace.measure.peers.peer import Peer
+from headrace.measure.baselines.baseline import Baseline
 
-__all__ = ["NOT_RUN", "PEERS", "find_peer"]
+__all__ = ["BASELINES", "NOT_RUN", "find_baseline"]
 
 #: Name to module below this one.
-PEERS = {
+BASELINES = {
     "headrace": "native",
     "tfdata": "tfdata",
-    "torch": "torch_dataloader",
-    "grain": "grain_catalog",
+    "torch": "torch",
+    "grain": "grain",
     "grain_arrayrecord": "grain_arrayrecord",
     "webdataset": "webdataset",
     "mosaic": "mosaic_streaming",
@@ -40,17 +40,17 @@ NOT_RUN = {
 }
 
 
-def find_peer(name: str) -> Peer:
+def find_baseline(name: str) -> Baseline:
     """A backend by its name."""
     if name in NOT_RUN:
         raise UsageError(
             f"the backend {name!r} cannot be run: {NOT_RUN[name]}",
-            remedy=f"There are {', '.join(PEERS)}",
+            remedy=f"There are {', '.join(BASELINES)}",
         )
-    if name not in PEERS:
+    if name not in BASELINES:
         raise UsageError(
             f"there is no backend {name!r}",
-            remedy=f"{nearest(name, PEERS)}There are {', '.join(PEERS)}",
+            remedy=f"{nearest(name, BASELINES)}There are {', '.join(BASELINES)}",
         )
-    peer: Peer = import_module(f"headrace.measure.peers.{PEERS[name]}").PEER
-    return peer
+    baseline: Baseline = import_module(f"headrace.measure.baselines.{BASELINES[name]}").BASELINE
+    return baseline

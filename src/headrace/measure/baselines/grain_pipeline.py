@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headrace.measure.peers.knob import Knob
+from headrace.measure.baselines.baseline import Knob
 from headrace.sampling.items import SourceItems
 
 __all__ = ["OPTIONS", "Item", "ItemSource", "batches", "counts_of", "knobs"]

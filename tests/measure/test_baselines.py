@@ -13,12 +13,12 @@ import pytest
 import headrace as hr
 from headrace.decoding.resize import resize_into
 from headrace.errors import UsageError
+from headrace.measure.baselines import BASELINES, NOT_RUN, find_baseline
+from headrace.measure.baselines.baseline import Baseline, check_installed
+from headrace.measure.baselines.converter import Converter
+from headrace.measure.baselines.delivery import child_processes
+from headrace.measure.baselines.samples import Samples
 from headrace.measure.job import Job
-from headrace.measure.peers import NOT_RUN, PEERS, find_peer
-from headrace.measure.peers.converter import Converter
-from headrace.measure.peers.delivery import child_processes
-from headrace.measure.peers.peer import Peer, check_installed
-from headrace.measure.peers.samples import Samples
 from headrace.testing import synthesize
 
 # Small pictures as JPEG and PNG, code points, a robot that is named, texts, no state.
@@ -33,7 +33,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    root = tmp_path_factory.mktemp("peers")
+    root = tmp_path_factory.mktemp("baselines")
     synthesize(root, only=list(SHARES), episodes=5, seed=3, _max_steps=9)
     return root
 
@@ -50,9 +50,9 @@ def make_job(data, weights=SHARES, **settings):
     return Job(mixture, **{"batch_size": 8, "image_size": 32, "threads": 2, **settings})
 
 
-@pytest.fixture(params=PEERS)
-def peer(request):
-    found = find_peer(request.param)
+@pytest.fixture(params=BASELINES)
+def baseline(request):
+    found = find_baseline(request.param)
     for module in found.needs:
         if find_spec(module) is None:
             pytest.skip(f"{module} is not installed")
@@ -61,32 +61,32 @@ def peer(request):
 
 @pytest.fixture(scope="module")
 def folders(data, tmp_path_factory):
-    """Where a peer's data lie, converted when they are first asked for."""
+    """Where a baseline's data lie, converted when they are first asked for."""
     made = {}
 
-    def of(peer):
-        if peer.convert is None:
+    def of(baseline):
+        if baseline.convert is None:
             return None
-        if peer.name not in made:
-            folder = tmp_path_factory.mktemp(peer.name)
+        if baseline.name not in made:
+            folder = tmp_path_factory.mktemp(baseline.name)
             # Another mixture of the same samples: weights are no part of what is stored.
-            conversion = peer.convert(make_job(data, dict.fromkeys(SHARES, 1.0)), folder)
+            conversion = baseline.convert(make_job(data, dict.fromkeys(SHARES, 1.0)), folder)
             assert conversion.seconds > 0
             assert conversion.bytes == sum(
                 path.stat().st_size for path in folder.rglob("*") if path.is_file()
             )
-            made[peer.name] = folder
-        return made[peer.name]
+            made[baseline.name] = folder
+        return made[baseline.name]
 
     return of
 
 
 @contextmanager
-def opened(peer, job, folders):
-    """A peer at work, which leaves nothing behind."""
-    folder = folders(peer)
+def opened(baseline, job, folders):
+    """A baseline at work, which leaves nothing behind."""
+    folder = folders(baseline)
     threads, processes = set(threading.enumerate()), child_processes()
-    with peer.open(job, folder) as backend:
+    with baseline.open(job, folder) as backend:
         yield backend
     assert not child_processes() - processes
     left = [thread for thread in threading.enumerate() if thread not in threads]
@@ -115,12 +115,12 @@ def pairs(samples):
     return found
 
 
-def test_batches_hold_what_the_catalog_holds(peer, data, folders):
+def test_batches_hold_what_the_catalog_holds(baseline, data, folders):
     job = make_job(data, dict.fromkeys(SHARES, 1.0), image_size=48)
     samples = Samples(job)
     decoded = np.empty((48, 48, 3), np.uint8)
     seen = set()
-    with opened(peer, job, folders) as backend:
+    with opened(baseline, job, folders) as backend:
         assert backend.names == samples.names
         for batch in itertools.islice(backend, 6):
             assert batch.names == samples.names
@@ -157,10 +157,10 @@ def test_batches_hold_what_the_catalog_holds(peer, data, folders):
     assert seen == set(SHARES)
 
 
-def test_shares_are_as_asked_and_the_order_is_mixed(peer, data, folders):
+def test_shares_are_as_asked_and_the_order_is_mixed(baseline, data, folders):
     job = make_job(data, batch_size=50, image_size=16, metadata="dataset")
     counts: Counter[str] = Counter()
-    with opened(peer, job, folders) as backend:
+    with opened(baseline, job, folders) as backend:
         for batch in itertools.islice(backend, 20):
             assert batch.episode_id is None
             assert len({backend.names[number] for number in batch.dataset}) > 1
@@ -170,42 +170,48 @@ def test_shares_are_as_asked_and_the_order_is_mixed(peer, data, folders):
         assert counts[name] / 1000 == pytest.approx(share, abs=0.06), name
 
 
-def test_frames_alone_and_an_end_before_the_first_batch(peer, data, folders):
+def test_frames_alone_and_an_end_before_the_first_batch(baseline, data, folders):
     job = make_job(data, metadata="none")
-    with opened(peer, job, folders) as backend:
+    with opened(baseline, job, folders) as backend:
         batch = next(iter(backend))
         assert batch.frames.shape == (8, 2, 32, 32, 3)
         assert batch.dataset is None
-    with opened(peer, job, folders):
+    with opened(baseline, job, folders):
         pass
 
 
-def test_an_error_of_the_consumer_ends_the_workers_too(peer, data, folders):
+def test_an_error_of_the_consumer_ends_the_workers_too(baseline, data, folders):
     before = child_processes()
-    with pytest.raises(ZeroDivisionError), peer.open(make_job(data), folders(peer)) as backend:
+    with (
+        pytest.raises(ZeroDivisionError),
+        baseline.open(make_job(data), folders(baseline)) as backend,
+    ):
         for _ in backend:
             raise ZeroDivisionError
     assert child_processes() == before
 
 
-def test_starts_are_drawn_anew_or_refused(peer, data, folders):
-    if peer.name == "tfdata":
+def test_starts_are_drawn_anew_or_refused(baseline, data, folders):
+    if baseline.name == "tfdata":
         pytest.skip("its shuffle buffer reaches across passes; test_tfdata counts them")
     job = make_job(data, {"utaustin_mutex": 1.0}, samples_per_episode=1, image_size=16)
-    if peer.name in STORED_PAIRS:
+    if baseline.name in STORED_PAIRS:
         with pytest.raises(UsageError, match="samples_per_episode is 1.*finished samples"):
-            peer.convert(job, folders(peer) / "more")
-        with pytest.raises(UsageError, match="finished samples"), peer.open(job, folders(peer)):
+            baseline.convert(job, folders(baseline) / "more")
+        with (
+            pytest.raises(UsageError, match="finished samples"),
+            baseline.open(job, folders(baseline)),
+        ):
             pass
         return
-    if peer.convert:
+    if baseline.convert:
         only = lambda _: folder  # noqa: E731
-        folder = folders(peer) / "one_source"
+        folder = folders(baseline) / "one_source"
         folder.mkdir()
-        peer.convert(job, folder)
+        baseline.convert(job, folder)
     else:
         only = folders
-    with opened(peer, job, only) as backend:
+    with opened(baseline, job, only) as backend:
         taken = [row for batch in itertools.islice(backend, 6) for row in rows(batch)]
     passes = [taken[first : first + 4] for first in range(0, 48, 4)]
     for each in passes:
@@ -213,13 +219,13 @@ def test_starts_are_drawn_anew_or_refused(peer, data, folders):
     assert len({frozenset(each) for each in passes}) > 1
 
 
-def test_an_option_that_a_backend_does_not_have_is_an_error(peer, data, folders):
-    if peer.name == "headrace":  # its options are the loader's own
+def test_an_option_that_a_backend_does_not_have_is_an_error(baseline, data, folders):
+    if baseline.name == "headrace":  # its options are the loader's own
         return
     job = make_job(data, options={"wrokers": 3})
     with (
         pytest.raises(UsageError, match=r"option '?wrokers"),
-        peer.open(job, folders(peer)),
+        baseline.open(job, folders(baseline)),
     ):
         pass
 
@@ -227,9 +233,9 @@ def test_an_option_that_a_backend_does_not_have_is_an_error(peer, data, folders)
 def test_torch_has_the_native_order_to_the_byte(data, folders):
     pytest.importorskip("torch")
     job = make_job(data, seed=5)
-    with opened(find_peer("headrace"), job, folders) as backend:
+    with opened(find_baseline("headrace"), job, folders) as backend:
         native = [(batch, batch.frames.copy()) for batch in itertools.islice(backend, 3)]
-    with opened(find_peer("torch"), job, folders) as backend:
+    with opened(find_baseline("torch"), job, folders) as backend:
         for (ours, frames), theirs in zip(native, backend, strict=False):
             assert rows(ours) == rows(theirs)
             np.testing.assert_array_equal(frames, theirs.frames)
@@ -240,14 +246,14 @@ def test_torch_has_the_native_order_to_the_byte(data, folders):
 
 @pytest.mark.parametrize("name", ["grain", "grain_arrayrecord"])
 def test_grain_goes_through_all_pairs_once_a_pass(name, data, folders):
-    peer = find_peer(name)
-    for module in peer.needs:
+    baseline = find_baseline(name)
+    for module in baseline.needs:
         pytest.importorskip(module)
     job = make_job(data, dict.fromkeys(SHARES), batch_size=4, image_size=16)
     wanted = Counter(pairs(Samples(job)))
     sizes = Counter(name for name, _, _ in wanted)
     seen: dict[str, list] = {name: [] for name in SHARES}
-    with opened(peer, job, folders) as backend:
+    with opened(baseline, job, folders) as backend:
         for batch in backend:
             for row in rows(batch):
                 seen[row[0]].append(row)
@@ -260,7 +266,7 @@ def test_grain_can_use_worker_processes(data, folders):
     pytest.importorskip("grain")
     job = make_job(data, {"utaustin_mutex": 1.0}, options={"workers": 1})
     before = child_processes()
-    with find_peer("grain").open(job, None) as backend:
+    with find_baseline("grain").open(job, None) as backend:
         for batch in itertools.islice(backend, 3):
             assert batch.frames.shape == (8, 2, 32, 32, 3)
         assert len(backend.figures()["processes"]) == 1
@@ -285,40 +291,40 @@ def test_what_is_stored_is_every_pair_and_every_step_once(data):
 
 
 def test_converted_data_must_be_there_and_of_the_same_samples(data, folders, tmp_path):
-    peer = find_peer("grain_arrayrecord")
-    for module in peer.needs:
+    baseline = find_baseline("grain_arrayrecord")
+    for module in baseline.needs:
         pytest.importorskip(module)
     with (
         pytest.raises(UsageError, match=r"no converted data in .*Convert them first"),
-        peer.open(make_job(data), tmp_path),
+        baseline.open(make_job(data), tmp_path),
     ):
         pass
     other = make_job(data, {"kuka": 1.0})
     with (
         pytest.raises(UsageError, match="of another mixture"),
-        peer.open(other, folders(peer)),
+        baseline.open(other, folders(baseline)),
     ):
         pass
 
 
 def test_a_backend_that_is_not_installed_is_named_with_the_command_that_installs_it():
-    absent = Peer("rival", ("no_such_module", "json"), "pip install rival", "none", open=None)
+    absent = Baseline("rival", ("no_such_module", "json"), "pip install rival", "none", open=None)
     with pytest.raises(UsageError, match=r"'rival' needs no_such_module.*pip install rival"):
         check_installed(absent)
-    for name in PEERS:
-        assert find_peer(name).name == name
-        assert find_peer(name).install.startswith("pip install ")
+    for name in BASELINES:
+        assert find_baseline(name).name == name
+        assert find_baseline(name).install.startswith("pip install ")
 
 
 def test_a_framework_that_cannot_be_imported_says_so(data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "streaming", None)
     with pytest.raises(UsageError, match=r"cannot be imported: .*torchvision"):
-        find_peer("mosaic").convert(make_job(data), tmp_path)
+        find_baseline("mosaic").convert(make_job(data), tmp_path)
 
 
 def test_an_unknown_backend_and_one_that_cannot_run_say_what_there_is():
     with pytest.raises(UsageError, match=r"no backend 'grian'.*grain"):
-        find_peer("grian")
+        find_baseline("grian")
     for name in NOT_RUN:
         with pytest.raises(UsageError, match=f"'{name}' cannot be run: .*There are headrace"):
-            find_peer(name)
+            find_baseline(name)

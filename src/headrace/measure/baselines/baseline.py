@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,9 +12,30 @@ from typing import Any, Protocol, runtime_checkable
 from headrace.errors import UsageError
 from headrace.loader import Batch
 from headrace.measure.job import Job
-from headrace.measure.peers.knob import Knob
 
-__all__ = ["Conversion", "Opened", "Peer", "Validates", "check_installed", "shuffle_of"]
+__all__ = [
+    "Baseline",
+    "Conversion",
+    "Knob",
+    "Opened",
+    "Validates",
+    "check_installed",
+    "shuffle_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """An option that a search may try, by the key of its override, with the likely values first."""
+
+    key: str
+    values: tuple[Any, ...]
+    #: Set together with any value but the default, where that would be refused or do nothing alone.
+    along: Mapping[str, Any] = field(default_factory=dict)
+    #: It does nothing unless these are set.
+    needs: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether samples come less well shuffled: a search leaves it alone unless told otherwise.
+    reorders: bool = False
 
 
 class Opened(Protocol):
@@ -52,7 +73,7 @@ class Conversion:
 
 
 @dataclass(frozen=True)
-class Peer:
+class Baseline:
     """A backend: what it needs, and how it is opened."""
 
     name: str
@@ -71,16 +92,16 @@ class Peer:
     check: Callable[[Mapping[str, Any]], object] | None = None
 
 
-def shuffle_of(peer: Peer, job: Job) -> str:
+def shuffle_of(baseline: Baseline, job: Job) -> str:
     """How well a backend shuffles in a job."""
-    return peer.shuffle if isinstance(peer.shuffle, str) else peer.shuffle(job.options)
+    return baseline.shuffle if isinstance(baseline.shuffle, str) else baseline.shuffle(job.options)
 
 
-def check_installed(peer: Peer) -> None:
+def check_installed(baseline: Baseline) -> None:
     """`UsageError` with the command that installs what is missing."""
-    missing = [module for module in peer.needs if find_spec(module) is None]
+    missing = [module for module in baseline.needs if find_spec(module) is None]
     if missing:
         raise UsageError(
-            f"the backend {peer.name!r} needs {', '.join(missing)}",
-            remedy=f"Install it: {peer.install}",
+            f"the backend {baseline.name!r} needs {', '.join(missing)}",
+            remedy=f"Install it: {baseline.install}",
         )
