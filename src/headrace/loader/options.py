@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypedDict, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
+from headrace.config.values import nearest
 from headrace.decoding.resize import Filter, check_filter
 from headrace.engine.memory import allowed_memory
 from headrace.errors import UsageError
@@ -23,8 +25,10 @@ __all__ = [
     "OnError",
     "RowFields",
     "RowOptions",
+    "SharedOptions",
     "Shuffle",
     "WindowSpec",
+    "changed_options",
     "parse_size",
     "rank_and_world_size",
 ]
@@ -172,6 +176,9 @@ class RowOptions(SharedOptions):
         _at_least("open_pieces", self.open_pieces, 1)
 
 
+_Options = TypeVar("_Options", bound=SharedOptions)
+
+
 class SharedFields(TypedDict, total=False):
     """The fields of `SharedOptions` as keywords, for editors; a test compares the two."""
 
@@ -203,6 +210,18 @@ class RowFields(SharedFields, total=False):
     open_pieces: int
 
 
+def changed_options(options: _Options, changes: Mapping[str, Any]) -> _Options:
+    """Options with some fields changed; a field that there is not is an error."""
+    known = [field.name for field in fields(options)]
+    for name in changes:
+        if name not in known:
+            raise UsageError(
+                f"a loader has no option {name!r}",
+                remedy=f"{nearest(name, known)}There are {', '.join(known)}",
+            )
+    return replace(options, **changes)
+
+
 def parse_size(size: int | str) -> int:
     """A size in bytes, as a number or with a unit.
 
@@ -217,9 +236,7 @@ def parse_size(size: int | str) -> int:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def rank_and_world_size(
-    rank: int | None = None, world_size: int | None = None
-) -> tuple[int, int]:
+def rank_and_world_size(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
     """This process among its peers: as given, else from torchrun's or Slurm's environment."""
     if (rank is None) != (world_size is None):
         raise UsageError(
@@ -243,9 +260,7 @@ def rank_and_world_size(
 
 def _at_least(name: str, value: int, least: int) -> None:
     if not isinstance(value, int) or value < least:
-        raise UsageError(
-            f"{name} is {value!r}", remedy=f"Give a whole number from {least} upwards"
-        )
+        raise UsageError(f"{name} is {value!r}", remedy=f"Give a whole number from {least} upwards")
 
 
 def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
