@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.processes import allowed_cpus
+    from headrace.jobs import allowed_cpus
     from headrace.tuning.study import About, plan, run_study
 
     if args.list:
@@ -130,7 +130,7 @@ def _study(args: argparse.Namespace) -> Study:
 
 def _chosen(trials: Sequence[Trial], labels: Sequence[str] | None) -> list[Trial]:
     """The rows asked for, and the baseline, without which there is nothing to compare."""
-    from headrace.config.values import nearest
+    from headrace.config.typed import nearest
 
     names = [trial.label for trial in trials]
     for label in labels or ():

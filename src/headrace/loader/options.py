@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
-from headrace.config.values import nearest
+from headrace.config.typed import nearest
 from headrace.decoding.resize import Filter, check_filter
 from headrace.engine.memory import allowed_memory
 from headrace.errors import UsageError

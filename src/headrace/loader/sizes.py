@@ -10,9 +10,9 @@ from headrace.engine.memory import available_memory
 from headrace.engine.shared import sharing_is_possible
 from headrace.engine.slots import ArraySpec, slot_bytes
 from headrace.errors import BudgetError
+from headrace.jobs import allowed_cpus
 from headrace.loader.opened import OpenedSource
 from headrace.loader.options import LoaderOptions
-from headrace.processes import allowed_cpus
 
 __all__ = ["Sizes", "batch_specs", "camera_size", "requested_workers"]
 

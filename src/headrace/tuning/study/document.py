@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.documents import overridden, parse_override, read_document
-from headrace.config.values import mapping, shown
+from headrace.config.typed import mapping, shown
 from headrace.errors import UsageError
 from headrace.loader.settings import parse_size
 from headrace.measure.bench.settings import BenchSettings

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.config.documents import parse_override
-from headrace.config.values import mapping, nearest, shown
+from headrace.config.typed import mapping, nearest, shown
 from headrace.errors import UsageError
 
 __all__ = ["Entry", "baseline_entry", "grid_entries", "ladder_entries", "run_entries"]

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.config import Mixture
 from headrace.config.documents import parse_override
-from headrace.config.values import nearest
+from headrace.config.typed import nearest
 from headrace.errors import HeadraceError, UsageError
 from headrace.measure.baselines import BASELINES
 from headrace.measure.bench.settings import BenchSettings
