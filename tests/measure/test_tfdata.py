@@ -103,7 +103,7 @@ def native_samples(mixture):
             ],
         }
     )
-    with hr.Loader(whole, batch_size=8, image_size=SIZE, keep_free=0, threads=2) as loader:
+    with hr.Loader(whole, batch_size=8, image_size=SIZE, keep_free=0, workers=2) as loader:
         return samples(loader.validation())
 
 
@@ -297,7 +297,7 @@ def test_a_second_loop_goes_on_or_begins_anew_as_asked(root, strategy):
 def test_metadata_modes_fill_what_the_loader_fills(root, strategy, mode):
     asked = mixture(root, ("bridge", "robonet"))
     with hr.Loader(
-        asked, batch_size=8, image_size=SIZE, keep_free=0, threads=2, metadata=mode
+        asked, batch_size=8, image_size=SIZE, keep_free=0, workers=2, metadata=mode
     ) as loader:
         ours = next(loader)
         filled = {name for name in ours.__slots__ if getattr(ours, name) is not None}

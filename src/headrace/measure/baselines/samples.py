@@ -7,36 +7,27 @@ comes back.
 
 from __future__ import annotations
 
-from headrace.loader.samples import NO_LIMIT, MixtureSamples
-from headrace.loader.settings import Settings
+from headrace.loader.options import LoaderOptions
+from headrace.loader.samples import MixtureSamples
+from headrace.loader.sizes import requested_workers
 from headrace.measure.job import Job
 
-__all__ = ["Samples", "job_threads"]
+__all__ = ["Samples", "job_threads", "options_of"]
 
 
 def job_threads(job: Job) -> int:
     """Threads or processes that a backend may use: as the job says, else all allowed CPUs."""
-    return settings_of(job).threads
+    return requested_workers(job.workers)[0]
 
 
-def settings_of(job: Job) -> Settings:
-    """A job as the native loader's settings."""
-    return Settings.checked(
+def options_of(job: Job) -> LoaderOptions:
+    """A job as options of the native loader."""
+    return LoaderOptions(
         batch_size=job.batch_size,
         image_size=job.image_size,
         seed=job.seed,
-        frames="endpoints",
         metadata=job.metadata,
-        action_chunk=None,
-        threads=job.threads,
-        processes=False,
-        budget=NO_LIMIT,
-        keep_free=0,
-        resize="bilinear",
-        on_error="raise",
-        max_errors=0,
-        rank=0,
-        world=1,
+        workers=job.workers,
     )
 
 
@@ -44,4 +35,4 @@ class Samples(MixtureSamples):
     """All samples of a job's mixture."""
 
     def __init__(self, job: Job) -> None:
-        super().__init__(job.mixture, settings_of(job))
+        super().__init__(job.mixture, options_of(job))

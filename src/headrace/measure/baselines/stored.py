@@ -21,7 +21,7 @@ from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.header import Encoded
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.errors import UsageError
-from headrace.measure.baselines.samples import settings_of
+from headrace.measure.baselines.samples import options_of
 from headrace.measure.job import Job
 from headrace.sampling.weights import resolve_weights
 
@@ -116,9 +116,9 @@ class PairDecoder:
     def __init__(self, stored: Stored, job: Job) -> None:
         self._stored = stored
         self._dtype = stored.dtype
-        settings = settings_of(job)
-        self._size = (settings.height, settings.width)
-        self._filter = settings.resize
+        options = options_of(job)
+        self._size = options.size
+        self._filter = options.resize
         self._metadata = job.metadata
         self._own = threading.local()
 

@@ -67,7 +67,7 @@ def storage_changes(evidence: Evidence) -> list[Change]:
         waits = 1 - _work(local) / work if work else 0.0
         # Threads that wait for the disk leave their core to others.
         loader_s = evidence.period_s * max(0.5, 1 - waits)
-        what = f"Let {2 * evidence.threads} threads wait for it (threads={2 * evidence.threads})"
+        what = f"Let {2 * evidence.threads} threads wait for it (workers={2 * evidence.threads})"
         changes.append(Change(what, gain(evidence, loader_s)))
     if len(sources) > 1:
         (worst, _), *_ = shares_of(sources, lambda s: s.read_s)
@@ -131,7 +131,7 @@ def _more_cores(evidence: Evidence) -> Change | None:
         return None
     if evidence.cores and evidence.cores > threads:
         loader_s = period * threads / evidence.cores
-        what = f"Let the loader use all {evidence.cores} cores (threads={evidence.cores})"
+        what = f"Let the loader use all {evidence.cores} cores (workers={evidence.cores})"
         return Change(what, gain(evidence, loader_s))
     if not bound:
         return Change("More or faster cores", None)

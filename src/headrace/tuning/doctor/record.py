@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import DataError, UsageError
-from headrace.loader import Loader
+from headrace.loader.feed import MixtureFeed
 from headrace.measure.archive import write_json
 from headrace.measure.batch_times import BatchTimes
 from headrace.measure.bench.result import summarise
@@ -68,7 +68,7 @@ class Recording:
         self,
         evidence: Evidence,
         verdict: Verdict,
-        loader: Loader | None,
+        loader: MixtureFeed | None,
         error: BaseException | None,
     ) -> None:
         """Write what came of it."""
@@ -87,7 +87,7 @@ class Recording:
             self._times = None
 
     def _result(
-        self, evidence: Evidence, loader: Loader | None, error: BaseException | None
+        self, evidence: Evidence, loader: MixtureFeed | None, error: BaseException | None
     ) -> dict[str, Any]:
         limit = None
         if evidence.decode_limit is not None and evidence.storage_limit is not None and loader:
@@ -99,11 +99,11 @@ class Recording:
                 "asked": loader.statistics().asked,
             }
         status, cause = _ending(error)
-        settings = loader.settings if loader is not None else None
+        options = loader.options if loader is not None else None
         request = {
             "name": self._folder.resolve().name,
             "backend": "headrace" if loader is not None else "unknown",
-            "job": {} if settings is None else _plain(asdict(settings)),
+            "job": {} if options is None else _plain(asdict(options)),
             "settings": {"compute_ms": None},
             "machine": machine_facts(),
         }

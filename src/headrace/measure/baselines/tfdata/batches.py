@@ -32,7 +32,7 @@ class TfdataBatches:
     """Batches of a job, without end; with `repeat=False` one pass over every source."""
 
     def __init__(self, job: Job, *, repeat: bool = True) -> None:
-        options = Options.from_values(job.options).for_cpus(job.threads or allowed_cpus())
+        options = Options.from_values(job.options).for_cpus(job.workers or allowed_cpus())
         self.options = options
         self._job, self._repeat = job, repeat
         mode = _checked_mode(job, options)
@@ -68,7 +68,7 @@ class TfdataBatches:
         """Threads of tf.data are those of its pool; a source's own are not counted."""
         pool = self.options.mixing.per_dataset_private_threadpool_size
         return {
-            "threads": pool or self._job.threads or allowed_cpus(),
+            "threads": pool or self._job.workers or allowed_cpus(),
             "processes": [],
             "python_threads": self._mixer.threads if self._mixer else 0,
             "asked": dict(zip(self.names, self.shares, strict=True)),
@@ -96,7 +96,7 @@ class TfdataBatches:
             ]
         if options.mixing.strategy == "python":
             self._mixer = PythonMixer(
-                [with_options(each, options, job.threads) for each in self._datasets],
+                [with_options(each, options, job.workers or None) for each in self._datasets],
                 self.shares,
                 options,
                 self._shape,
@@ -107,7 +107,7 @@ class TfdataBatches:
         stream = mixed(self._datasets, self.shares, options, self._shape.seed)
         stream = batches(stream, options, self._shape, job.batch_size, whole=self._repeat)
         found: Iterator[dict[str, Any]] = with_options(
-            stream, options, job.threads
+            stream, options, job.workers or None
         ).as_numpy_iterator()
         return found
 

@@ -42,7 +42,7 @@ class Summary(Callback):
         self._loader, self._since = find_loader(trainer), None
         self._world = trainer.world_size
         if self._loader is not None:
-            self._world = self._loader.loader.settings.world
+            self._world = self._loader.options.world_size or 1
         self._batches = self._samples = 0
         self._path = folder / _FILE if trainer.global_rank == 0 else None
 

@@ -35,7 +35,7 @@ class Throughput(Callback):
         self._loader, self._since = find_loader(trainer), None
         self._world = trainer.world_size
         if self._loader is not None:
-            self._world = self._loader.loader.settings.world
+            self._world = self._loader.options.world_size or 1
 
     def on_train_batch_end(
         self,
