@@ -9,7 +9,7 @@ from headrace.loader.options import RowOptions
 from headrace.loader.rows import sizes as row_sizes
 from headrace.loader.rows.plan import RowPlanner
 from headrace.loader.rows.sizes import RowSizes
-from headrace.sampling.row_windows import RowWindows
+from headrace.sampling.items import RowWindows
 
 
 class InOrder:

@@ -14,7 +14,7 @@ from headrace.engine.stream import Filled, Stream
 from headrace.loader.options import SharedOptions, rank_and_world_size
 from headrace.loader.sequence import TrainingSequence
 from headrace.sampling.ranks import draws_after
-from headrace.sampling.state import SamplerState
+from headrace.sampling.sampler import SamplerState
 
 __all__ = ["EndlessLoader"]
 

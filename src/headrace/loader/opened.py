@@ -19,9 +19,8 @@ from headrace.formats.features import Field
 from headrace.loader.fields import NumberField, RobotNames, TextField
 from headrace.loader.options import WindowSpec
 from headrace.reading.local import LocalFiles
-from headrace.sampling.items import SourceItems
-from headrace.sampling.state import digest
-from headrace.sampling.windows import steps_from_seconds, valid_starts
+from headrace.sampling.items import SourceItems, steps_from_seconds, valid_starts
+from headrace.sampling.sampler import digest
 
 __all__ = ["OpenedSource", "number_width", "open_sources", "window_steps"]
 

@@ -16,7 +16,7 @@ from headrace.config.typed import nearest
 from headrace.decoding.resize import Filter, check_filter
 from headrace.engine.memory import allowed_memory
 from headrace.errors import UsageError
-from headrace.sampling.windows import WindowMode, frame_offsets
+from headrace.sampling.items import WindowMode, frame_offsets
 
 __all__ = [
     "LoaderFields",
