@@ -86,7 +86,7 @@ def test_a_large_png_is_better_stored_at_the_size_that_is_trained_on():
 
 def test_cores_that_the_loader_may_not_use_are_the_first_to_add():
     found = [str(c) for c in decode_changes(replace(BUSY, cores=16))]
-    assert found[0] == "Let the loader use all 16 cores (threads=16): about 2.0x"
+    assert found[0] == "Let the loader use all 16 cores (workers=16): about 2.0x"
 
 
 def test_more_cores_than_anybody_has_are_not_advised():
@@ -108,7 +108,7 @@ def test_a_slow_store_is_seen_in_the_costs_where_the_disk_itself_is_fast():
 def test_half_the_time_in_reads_is_halved_by_twice_the_threads():
     slow = replace(BUSY, step_s=0.0, sources=(replace(PNG, share=1.0, read_s=0.004),))
     found = [str(change) for change in storage_changes(slow)]
-    assert "Let 16 threads wait for it (threads=16): about 2.0x" in found
+    assert "Let 16 threads wait for it (workers=16): about 2.0x" in found
 
 
 def test_copy_bound_where_the_copy_takes_longest():
