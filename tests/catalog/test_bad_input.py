@@ -167,7 +167,7 @@ def test_a_dataset_is_found_below_its_folder_if_it_is_the_only_one(bridge):
     other = bridge.parent / "0.2.0"
     other.mkdir()
     (other / "dataset_info.json").write_text("{}")
-    with pytest.raises(hr.DatasetError, match=r"2 datasets lie here: 0\.1\.0, 0\.2\.0"):
+    with pytest.raises(hr.DatasetError, match=r"2 datasets: 0\.1\.0, 0\.2\.0"):
         hr.Catalog.open(bridge.parent)
 
 

@@ -34,7 +34,7 @@ from headrace.catalog.progress import BuildProgress
 from headrace.catalog.scan import ScanJob, ScanResult, cannot_write, read_note
 from headrace.catalog.table import EpisodeTable, table_schema, write_table
 from headrace.errors import DatasetError, HeadraceError
-from headrace.formats.layout import plan
+from headrace.formats.extract import plan
 from headrace.formats.rlds import RldsDataset, ShardFile
 
 __all__ = ["build", "changed_shards", "shard_stat"]

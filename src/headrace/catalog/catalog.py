@@ -21,9 +21,8 @@ from headrace.catalog.source import Roles, find_roles
 from headrace.catalog.splits import Rounding, resolve_split
 from headrace.errors import CatalogError, HeadraceError, SelectionError, SplitError, UsageError
 from headrace.formats.example import blob_place
-from headrace.formats.extract import values
+from headrace.formats.extract import parts_of, values
 from headrace.formats.features import Field, Schema
-from headrace.formats.layout import parts_of
 from headrace.reading.local import ByteRange, LocalFiles, shared_files
 
 __all__ = ["Catalog"]

@@ -17,9 +17,17 @@ from numpy.typing import NDArray
 from headrace.catalog.pixels import decode_frame
 from headrace.catalog.shard_bytes import ShardBytes, open_shard
 from headrace.errors import DataError, HeadraceError, RecordError
-from headrace.formats.extract import blobs, values
+from headrace.formats.extract import (
+    FIXED,
+    Part,
+    RecordIndex,
+    blobs,
+    index_record,
+    parts_of,
+    plan,
+    values,
+)
 from headrace.formats.features import Field, Schema
-from headrace.formats.layout import FIXED, Part, RecordIndex, index_record, parts_of, plan
 from headrace.formats.tfrecord import FOOTER, payload_is_intact, record_places
 
 __all__ = ["CheckJob", "CheckResult", "Finding", "check_shard"]

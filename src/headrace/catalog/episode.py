@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.table import EpisodeTable
-from headrace.formats.layout import BLOBS, FIXED, Part
+from headrace.formats.extract import BLOBS, FIXED, Part
 
 __all__ = ["EpisodeInfo", "RowPlaces"]
 

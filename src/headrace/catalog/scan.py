@@ -15,8 +15,8 @@ from headrace.catalog.manifest import Damage
 from headrace.catalog.shard_bytes import ShardBytes, open_shard
 from headrace.catalog.table import BATCH_BYTES, RowBuffer, table_schema, write_table
 from headrace.errors import CatalogError, DataError, DatasetError, RecordError
+from headrace.formats.extract import Part, index_record, plan
 from headrace.formats.features import Schema
-from headrace.formats.layout import Part, index_record, plan
 from headrace.formats.tfrecord import FOOTER, record_places
 
 __all__ = ["ScanJob", "ScanResult", "cannot_write", "read_note", "scan_shard"]
