@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headrace.catalog.location import candidates
-from headrace.catalog.manifest import read_manifest
+from headrace.catalog.manifest import candidates, read_manifest
 from headrace.config import Mixture
 from headrace.engine.memory import available_memory
 from headrace.engine.slots import slot_bytes
