@@ -13,7 +13,6 @@ ROOT = Path(headrace.__file__).parent
 #: Lower number: deeper in the house. A module may import its own room and deeper ones.
 LEVELS = {
     "errors": 0,
-    "spec": 1,
     "config": 2,
     "files": 1,
     "jobs": 1,

@@ -21,7 +21,7 @@ from headrace.measure.baselines.samples import Samples
 from headrace.measure.baselines.stored import EncodedPair, Stored, what_is_stored
 from headrace.measure.job import Job
 from headrace.reading.local import FileLeases, shared_files
-from headrace.sampling.hashed import name_key
+from headrace.sampling.bijection import name_key
 from headrace.sampling.items import SourceItems
 
 __all__ = ["Converter", "refuse_drawn_starts"]

@@ -30,8 +30,7 @@ from headrace.measure.baselines.grain_pipeline import (
 from headrace.measure.baselines.samples import job_threads
 from headrace.measure.baselines.stored import EncodedPair, PairDecoder, Stored
 from headrace.measure.job import Job
-from headrace.sampling.items import SourceItems
-from headrace.sampling.windows import valid_starts
+from headrace.sampling.items import SourceItems, valid_starts
 
 __all__ = ["BASELINE"]
 

@@ -23,7 +23,7 @@ from headrace.decoding.resize import use_one_thread_per_call
 from headrace.errors import UsageError
 from headrace.measure.baselines.samples import settings_of
 from headrace.measure.job import Job
-from headrace.sampling.weights import resolve_weights
+from headrace.sampling.sampler import resolve_weights
 
 __all__ = ["EncodedPair", "PairDecoder", "Stored", "what_is_stored"]
 
