@@ -218,7 +218,7 @@ def test_a_comparison_takes_turns_and_shows_the_spread(job, tmp_path):
 def test_the_rest_of_a_comparison_runs_though_one_fails(job, tmp_path, monkeypatch):
     from headrace.measure.baselines import BASELINES, native
 
-    monkeypatch.setitem(BASELINES, "absent", "absent")
+    monkeypatch.setitem(BASELINES, "absent", "headrace.measure.baselines.absent")
     baseline = dataclasses.replace(
         native.BASELINE, name="absent", needs=("no_such_module",), install="pip install it"
     )
