@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -45,6 +46,7 @@ __all__ = [
     "SOFT",
     "Svg",
     "area",
+    "available",
     "figure",
     "hint",
     "line",
@@ -116,14 +118,16 @@ CSS = (
 _EDGE = 14
 
 
-def require(feature: str, *modules: str) -> None:
-    """Check that the extra `plots` is installed; the error names the feature that needs it."""
-    from importlib.util import find_spec
+def available(*modules: str) -> bool:
+    """Whether matplotlib and the given modules are installed, without importing them."""
+    return all(find_spec(name) is not None for name in ("matplotlib", *modules))
 
-    missing = [name for name in modules or ("matplotlib",) if find_spec(name) is None]
-    if missing:
+
+def require(feature: str, *modules: str) -> None:
+    """Raise an error that names the feature and the remedy, unless `available`."""
+    if not available(*modules):
         raise UsageError(
-            f"{feature} needs {' and '.join(missing)}, which this Python does not have",
+            f"{feature} needs {' and '.join(('matplotlib', *modules))}, and not all is installed",
             remedy="pip install 'headrace[plots]'",
         )
 

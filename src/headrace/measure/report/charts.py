@@ -145,6 +145,8 @@ def bar_chart(
 
     `mark` names what the rows' marks are: upright lines, shown first among the figures.
     """
+    from matplotlib.patches import Rectangle
+
     thick = 9.0 if len(series) > 1 else 12.0
     with theme.style():
         figure, axes, places = _row_canvas(title, rows, thick * len(series) + 8, x)
@@ -160,7 +162,9 @@ def bar_chart(
         for row, place in zip(rows, places, strict=True):
             for number, value in enumerate(row.values):
                 y = place + (number - (len(series) - 1) / 2) * thick
-                (patch,) = axes.barh(y, value or 0.0, thick - 1, **theme.area(number))
+                corner = (0.0, y - (thick - 1) / 2)
+                patch = Rectangle(corner, value or 0.0, thick - 1, **theme.area(number))
+                axes.add_artist(patch)
                 known = "not known" if value is None else x.words(value)
                 theme.hint(patch, f"{row.label}, {series[number]}: {known}")
             half = thick * len(series) / 2 + 1
@@ -195,7 +199,7 @@ def dot_chart(
     x: Scale,
     mark: str,
 ) -> Plot:
-    """For each row a marker a series, given as label and style, and an upright line for its mark."""
+    """For each row a marker a series (label and style), and an upright line for its mark."""
     columns = 4
     more = 18.0 * (-(-(len(series) + 1) // columns) - 1)
     with theme.style():
@@ -222,6 +226,8 @@ def stacked_areas(
     name: str, title: str, caption: str, x: Floats, bands: Bands, shares: Floats
 ) -> Plot:
     """Shares over batches as areas, each labelled at its right end with its mean share."""
+    from matplotlib.patches import Polygon
+
     if len(x) == 1:  # one batch alone still is an area
         x, shares = np.array([x[0] - 0.5, x[0] + 0.5]), np.vstack([shares, shares])
     mean, tops = shares.mean(axis=0), np.cumsum(shares, axis=1)
@@ -230,11 +236,10 @@ def stacked_areas(
         _set_scale(axes, "x", Scale("batch", amount), [x])
         for number, (label, style) in enumerate(bands):
             upper, lower = tops[:, number], tops[:, number] - shares[:, number]
-            (patch,) = axes.fill(
-                np.concatenate([x, x[::-1]]),
-                np.concatenate([upper, lower[::-1]]),
-                **theme.area(style),
+            outline = np.stack(
+                [np.concatenate([x, x[::-1]]), np.concatenate([upper, lower[::-1]])], axis=1
             )
+            patch = axes.add_artist(Polygon(outline, **theme.area(style)))
             theme.hint(patch, f"{label}: {share(float(mean[number]), 1)} in the mean")
         _label_bands(figure, axes, bands, mean, tops[-1] - shares[-1] / 2, lead=True)
         return _plot(name, title, caption, figure)
@@ -257,7 +262,7 @@ def stacked_columns(
         shown = range(0, len(groups), -(-len(groups) // 12))
         middles = [slot * n + len(groups[n][1]) / 2 for n in shown]
         axes.set_xticks(middles, [groups[n][0] for n in shown])
-        axes.tick_params(axis="x", length=0)
+        axes.tick_params(axis="x", length=0, pad=8)
         axes.set_xlabel("first batch of each group")
         for number, (label, style) in enumerate(bands):
             top = upper[:, number]
@@ -270,7 +275,7 @@ def stacked_columns(
             codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY]
             # One path for all columns of a band keeps the file small.
             path = Path(points, np.tile(np.array(codes, dtype=Path.code_type), len(points) // 5))
-            patch = axes.add_patch(PathPatch(path, **theme.area(style)))
+            patch = axes.add_artist(PathPatch(path, **theme.area(style)))
             theme.hint(patch, f"{label}: {share(float(mean[number]), 1)} in the mean")
         _label_bands(figure, axes, bands, mean, np.cumsum(mean) - mean / 2, lead=False)
         return _plot(name, title, caption, figure)
@@ -335,7 +340,7 @@ def _row_canvas(
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
     axes.spines["bottom"].set_visible(False)
-    axes.tick_params(axis="x", length=0)
+    axes.tick_params(axis="x", length=0, pad=8)
     axes.set_yticks([])
     axes.set_ylim(y, 0)
     for row, place in zip(rows, places, strict=True):

@@ -53,7 +53,7 @@ def write_results(
     plots = study_plots(rows)
     (folder / "plots").mkdir(exist_ok=True)
     for plot in plots:
-        write_text(folder / "plots" / f"{plot.name}.svg", plot.file())
+        write_text(folder / "plots" / f"{plot.name}.svg", plot.svg.file())
     names = [plot.name for plot in plots]
     write_text(folder / "results.csv", csv_text(rows, about.against or {}))
     write_text(folder / "log.md", markdown(about, rows, decision, guard, machine, names))
