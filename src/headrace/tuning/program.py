@@ -9,10 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
-from headrace.measure.bench.result import read_records
-from headrace.measure.report.records import finite, read_object
+from headrace.measure.runs import RunReader, finite
 
 __all__ = ["RESULT_FIGURES", "figures_left_in"]
 
@@ -33,31 +30,15 @@ _OTHERS |= {"loader_share": "loader_share"}
 
 def figures_left_in(folder: Path) -> dict[str, float | None]:
     """Figures from the records of the steps; what `result.json` states counts more."""
-    figures = _of_steps(folder / "batch_times.jsonl")
-    stated, _ = read_object(folder / "result.json")
+    reader = RunReader(folder)
+    counted = reader.figures()
+    figures: dict[str, float | None] = {}
+    if counted["batches"]:
+        figures = {key: counted[key] for key in ("p50_s", "p90_s", "p99_s", "samples_per_s")}
+        figures["steps_per_s"] = counted["batches_per_s"]
+        stall, mean = counted["stall_s_per_step"], counted["mean_s"]
+        figures["loader_share"] = stall / mean if stall is not None and mean else None
     for key, name in {**{key: key for key in RESULT_FIGURES}, **_OTHERS}.items():
-        if (value := finite(stated.get(key))) is not None:
+        if (value := finite(reader.result.get(key))) is not None:
             figures[name] = value
-    return figures
-
-
-def _of_steps(path: Path) -> dict[str, float | None]:
-    records = [
-        each
-        for each in read_records(path)
-        if isinstance(each, dict) and finite(each.get("dt_s")) and not each.get("is_warmup")
-    ]
-    if not records:
-        return {}
-    steps = np.array([each["dt_s"] for each in records], np.float64)
-    total = float(steps.sum())
-    samples = sum(finite(each.get("samples")) or 0.0 for each in records)
-    waits = [finite(each.get("fetch_dt_s")) for each in records]
-    known = [wait for wait in waits if wait is not None]
-    figures: dict[str, float | None] = {
-        f"p{p}_s": float(np.percentile(steps, p)) for p in (50, 90, 99)
-    }
-    figures["steps_per_s"] = len(records) / total
-    figures["samples_per_s"] = samples / total if samples else None
-    figures["loader_share"] = sum(known) / total if len(known) == len(records) else None
     return figures

@@ -15,15 +15,15 @@ from typing import Any, TypeAlias
 
 from headrace.config.documents import to_yaml
 from headrace.errors import HeadraceError
-from headrace.measure.archive import new_run, write_json, write_text
+from headrace.files import atomic_write
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed, shuffle_of
-from headrace.measure.bench.result import summarise
 from headrace.measure.bench.run import begin, conversion_folder, convert, draw, run_once
 from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.bench.supervise import Outcome, Sight, supervise_command
+from headrace.measure.bench.supervise import Sight, supervise_command
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
+from headrace.measure.runs import Outcome, new_run, summarise, write_json
 from headrace.tuning.attempt import Attempt, Status
 from headrace.tuning.guard import Guard
 from headrace.tuning.program import RESULT_FIGURES, figures_left_in
@@ -39,7 +39,7 @@ CUT = "figures up to where it was stopped"
 
 _STATUSES: dict[str, Status] = {
     "complete": "pass",
-    "incomplete": "interrupted",
+    "interrupted": "interrupted",
     "timed out": "timed out",
     "floor reached": "floor reached",
     "stalled": "stalled",
@@ -178,7 +178,7 @@ def _command(
     folder = new_run(runs, trial.label)
     machine = machine_facts(None)
     write_json(folder / "machine.json", machine)
-    write_text(folder / "config.yaml", to_yaml({"command": trial.to_dict()["command"]}))
+    atomic_write(folder / "config.yaml", to_yaml({"command": trial.to_dict()["command"]}))
     outcome = supervise_command(
         folder,
         command,

@@ -23,7 +23,7 @@ from headrace.measure.report.charts import (
     stacked_columns,
 )
 from headrace.measure.report.quantities import amount, megabytes, seconds
-from headrace.measure.report.run import Run
+from headrace.measure.runs import Run
 
 __all__ = [
     "batch_times",

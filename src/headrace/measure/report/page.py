@@ -19,8 +19,6 @@ from headrace.measure import theme
 from headrace.measure.report.charts import Plot
 from headrace.measure.report.figures import mixture_over_time, mixture_windows, run_figures
 from headrace.measure.report.quantities import amount, megabytes, seconds
-from headrace.measure.report.records import finite
-from headrace.measure.report.run import Run, read_run
 from headrace.measure.report.runs import Range, expand, read_runs
 from headrace.measure.report.tables import (
     COLUMNS,
@@ -31,6 +29,7 @@ from headrace.measure.report.tables import (
     switch_table,
 )
 from headrace.measure.report.verdict import comparison_verdict
+from headrace.measure.runs import Run, finite, read_run
 
 __all__ = ["write_comparison", "write_run_report"]
 

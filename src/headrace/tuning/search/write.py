@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.documents import to_yaml
-from headrace.measure.archive import write_json, write_text
+from headrace.files import atomic_write
 from headrace.measure.report.quantities import amount, megabytes
+from headrace.measure.runs import write_json
 from headrace.tuning.search.asked import Asked
 from headrace.tuning.search.found import Found
 from headrace.tuning.search.reason import HEADS, cells, effect, reason, result
@@ -113,8 +114,8 @@ def log(found: Found, asked: Asked, machine: Mapping[str, Any]) -> str:
 
 def write_found(folder: Path, found: Found, asked: Asked, machine: Mapping[str, Any]) -> None:
     """Write everything anew; whoever reads meanwhile sees the old or the new."""
-    write_text(folder / "tuned.yaml", tuned(found, asked))
-    write_text(folder / "log.md", log(found, asked, machine))
+    atomic_write(folder / "tuned.yaml", tuned(found, asked))
+    atomic_write(folder / "log.md", log(found, asked, machine))
     write_json(folder / "result.json", results(found, asked, machine))
 
 

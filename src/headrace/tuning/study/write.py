@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.measure.archive import write_json, write_text
+from headrace.files import atomic_write
+from headrace.measure.runs import write_json
 from headrace.tuning.decision import Decision, contrast
 from headrace.tuning.guard import Guard
 from headrace.tuning.row import Row
@@ -53,10 +54,10 @@ def write_results(
     plots = study_plots(rows)
     (folder / "plots").mkdir(exist_ok=True)
     for plot in plots:
-        write_text(folder / "plots" / f"{plot.name}.svg", plot.svg.file())
+        atomic_write(folder / "plots" / f"{plot.name}.svg", plot.svg.file())
     names = [plot.name for plot in plots]
-    write_text(folder / "results.csv", csv_text(rows, about.against or {}))
-    write_text(folder / "log.md", markdown(about, rows, decision, guard, machine, names))
+    atomic_write(folder / "results.csv", csv_text(rows, about.against or {}))
+    atomic_write(folder / "log.md", markdown(about, rows, decision, guard, machine, names))
     write_json(folder / "results.json", results(about, rows, decision, guard, machine))
 
 
