@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from numpy.typing import NDArray
 
-from headrace.decoding.image import PixelType, decode_image
+from headrace.decoding.frame import PixelType, decode_image
 from headrace.formats.features import Field
 
 __all__ = ["decode_frame"]
