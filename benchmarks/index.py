@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
-from headrace.catalog.progress import Quiet
-from headrace.catalog.scan import ScanJob, scan_shard
+from headrace.catalog.build import ScanJob, scan_shard
+from headrace.catalog.shards import Quiet
 from headrace.formats.rlds import read_dataset
 from headrace.jobs import allowed_cpus
 from headrace.testing import synthesize

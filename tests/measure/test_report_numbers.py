@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pytest
 
+from headrace.measure.columns import Batches, finite, finite_column
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.report import write_run_report
 from headrace.measure.report.figures import (
     _bands,
@@ -14,8 +16,6 @@ from headrace.measure.report.figures import (
     _reduced,
     _rolling_shares,
 )
-from headrace.measure.report.quantities import amount, megabytes, seconds, share
-from headrace.measure.report.runs import Range
 from headrace.measure.report.slow import by_dominant, slowest, switch_stay, switches
 from headrace.measure.report.tables import (
     Table,
@@ -25,8 +25,7 @@ from headrace.measure.report.tables import (
     slowest_table,
     switch_table,
 )
-from headrace.measure.report.verdict import comparison_verdict, run_verdict
-from headrace.measure.runs import Batches, finite, finite_column, read_run
+from headrace.measure.runs import read_run
 from tests.measure.made_runs import batch_record, write_lines, write_made_run
 from tests.measure.report_pages import HOSTILE, Page
 
@@ -322,33 +321,6 @@ def test_columns_of_text_line_up_and_long_names_are_cut():
     assert (one[71], one[74:]) == ("…", " 1  a")
     assert (heads[:4], two[74:]) == ("name", "22  b")
     assert Table("Things", "there are none", ("thing",), ()).text() == "Things\nthere are none\n"
-
-
-# ---- verdicts and words
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"limit_ratio": 0.97}, "97%"),
-        ({"limit_ratio": 0.4}, "40%"),
-        ({"stall_s_per_step": 0.02, "mean_s": 0.1}, "20 ms of 100 ms for data (20%)"),
-        ({"p50_s": 0.01, "p99_s": 0.5}, "50 times"),
-        ({"status": "failed", "cause": "killed, out of memory."}, "killed, out of memory."),
-    ],
-)
-def test_the_verdict_gives_the_figures_it_rests_on(tmp_path, values, words):
-    assert words in run_verdict(read_run(write_made_run(tmp_path / "run", **values)))
-
-
-def test_repeats_whose_ranges_overlap_name_no_winner(tmp_path):
-    def figures(low, median, high):
-        return {"samples_per_s": Range(median, low, high, 3)}
-
-    apart = {"a": figures(90, 100, 110), "b": figures(50, 60, 70)}
-    assert "fastest: 1.67 times" in comparison_verdict([], apart)
-    close = {"a": figures(90, 100, 110), "b": figures(80, 97, 105)}
-    assert "fastest" not in comparison_verdict([], close)
 
 
 def test_figures_read_well():

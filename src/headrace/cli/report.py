@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.measure.report import write_comparison, write_run_report
     from headrace.measure.report.runs import read_runs
     from headrace.measure.report.tables import COLUMNS, run_tables, summary_cells, switch_table
-    from headrace.measure.report.verdict import comparison_verdict
+    from headrace.measure.verdict import comparison_verdict
 
     folders: list[Path] = args.run_folder
     if len(folders) == 1:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _as_json(run: Run) -> dict[str, Any]:
     from headrace.measure.report.slow import by_dominant, slowest, switch_stay
-    from headrace.measure.report.verdict import run_verdict
+    from headrace.measure.verdict import run_verdict
 
     changes = switch_stay(run.batches)
     return {

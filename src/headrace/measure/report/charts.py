@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.measure import theme
-from headrace.measure.report.quantities import amount, share
+from headrace.measure.quantities import amount, share
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

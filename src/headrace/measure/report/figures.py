@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.measure import theme
+from headrace.measure.quantities import amount, megabytes, seconds
 from headrace.measure.report.charts import (
     Bands,
     Bar,
@@ -22,7 +23,6 @@ from headrace.measure.report.charts import (
     stacked_areas,
     stacked_columns,
 )
-from headrace.measure.report.quantities import amount, megabytes, seconds
 from headrace.measure.runs import Run
 
 __all__ = [

@@ -16,9 +16,10 @@ import numpy as np
 from headrace.errors import DataError, HeadraceError, UsageError
 from headrace.files import atomic_write
 from headrace.measure import theme
+from headrace.measure.columns import finite
+from headrace.measure.quantities import amount, megabytes, seconds
 from headrace.measure.report.charts import Plot
 from headrace.measure.report.figures import mixture_over_time, mixture_windows, run_figures
-from headrace.measure.report.quantities import amount, megabytes, seconds
 from headrace.measure.report.runs import Range, expand, read_runs
 from headrace.measure.report.tables import (
     COLUMNS,
@@ -28,8 +29,8 @@ from headrace.measure.report.tables import (
     summary_cells,
     switch_table,
 )
-from headrace.measure.report.verdict import comparison_verdict
-from headrace.measure.runs import Run, finite, read_run
+from headrace.measure.runs import Run, read_run
+from headrace.measure.verdict import comparison_verdict
 
 __all__ = ["write_comparison", "write_run_report"]
 

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from headrace.measure.report.quantities import amount, megabytes, seconds, share
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.runs import Range
 from headrace.measure.report.slow import by_dominant, slowest, switch_stay, switches
-from headrace.measure.report.verdict import run_verdict
 from headrace.measure.runs import Run
 from headrace.measure.theme import printable
+from headrace.measure.verdict import run_verdict
 
 __all__ = [
     "COLUMNS",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from headrace.measure import theme
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.charts import Bar, Plot, Scale, bar_chart
-from headrace.measure.report.quantities import amount, megabytes, seconds, share
 from headrace.tuning.row import Row
 
 __all__ = ["study_plots"]

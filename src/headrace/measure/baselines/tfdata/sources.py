@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.catalog.registry import known_dataset
 from headrace.catalog.source import find_roles
 from headrace.config import Mixture, Source
+from headrace.config.registry import known_dataset
 from headrace.decoding.frame import check_camera
 from headrace.errors import HeadraceError, SelectionError, UsageError
 from headrace.formats.features import Field, parse_features
