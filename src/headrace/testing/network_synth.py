@@ -18,8 +18,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.engine.machine import allowed_cpus
 from headrace.errors import DatasetError, HeadraceError, UnknownDatasetError, UsageError
-from headrace.jobs import ProcessPool, WorkerLost, allowed_cpus
+from headrace.jobs import ProcessPool, WorkerLost
 from headrace.testing.network_shards import MARK, NetworkJob, write_network_job
 from headrace.testing.synth import Progress
 from headrace.testing.writer import staged

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.errors import CatalogError
 from headrace.formats.parquet.access import RowAccess
 from headrace.formats.parquet.store import StoreUnusable
-from headrace.jobs import ProcessPool, WorkerLost, allowed_cpus, to_portable
+from headrace.jobs import ProcessPool, WorkerLost, to_portable
 
 __all__ = ["fill_store"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import available_memory
 from headrace.measure.runs import RunWriter
 from headrace.outputs.lightning.callbacks.loading import find_loader
 from headrace.outputs.lightning.callbacks.process_memory import tree_anonymous
