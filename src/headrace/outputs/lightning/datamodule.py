@@ -18,11 +18,12 @@ import torch
 from headrace.config import Mixture
 from headrace.errors import UsageError
 from headrace.loader.opened import WindowSpec, open_sources
-from headrace.outputs.lightning.framework import LightningDataModule, LightningModule
-from headrace.outputs.lightning.progress import (
+from headrace.outputs.lightning.framework import (
+    LightningDataModule,
+    LightningModule,
     batches_trained,
     overfits,
-    rank_and_world,
+    rank_and_world_size,
     takes_iterator,
 )
 from headrace.outputs.torch import Layout, TorchBatch, TorchLoader, ValidationLoader
@@ -179,7 +180,7 @@ class HeadraceDataModule(LightningDataModule):
         device = self._device
         if self.trainer is not None:
             if options.get("rank") is None and options.get("world") is None:
-                options["rank"], options["world"] = rank_and_world(self.trainer)
+                options["rank"], options["world"] = rank_and_world_size(self.trainer)
             if device == "auto":
                 root = self.trainer.strategy.root_device
                 device = root if root.type == "cuda" else None

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from headrace.errors import UsageError
-from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
-from headrace.outputs.lightning.progress import logged_step
+from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer, logged_step
 from headrace.recipes.laq.buckets import Bucket, Buckets, as_bytes
 from headrace.recipes.laq.canvas import Image, save_png
 from headrace.recipes.laq.frame_errors import FrameErrors

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from lightning.pytorch.loggers import Logger
 
-from headrace.outputs.lightning.callbacks.reporting import checked_interval
-from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
-from headrace.outputs.lightning.progress import logged_step
+from headrace.outputs.lightning.callbacks import checked_interval
+from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer, logged_step
 
 __all__ = ["EveryLoss", "MetricsFile"]
 
