@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.bars import Row as Bar
 from headrace.measure.report.bars import bar_chart
 from headrace.measure.report.chart import Measure
 from headrace.measure.report.plot import Plot
-from headrace.measure.report.quantities import amount, megabytes, seconds, share
 from headrace.tuning.row import Row
 
 __all__ = ["study_plots"]
