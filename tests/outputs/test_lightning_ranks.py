@@ -31,7 +31,7 @@ from tests.outputs.lightning_runs import Model, trainer
 
 folder = Path(sys.argv[2])
 mixture = hr.Mixture.from_dict(json.loads(sys.argv[1]))
-data = HeadraceDataModule(mixture, batch_size=2, image_size=32, keep_free=0, threads=1)
+data = HeadraceDataModule(mixture, batch_size=2, image_size=32, keep_free=0, workers=1)
 model = Model()
 fit = trainer(
     folder, strategy="ddp", devices=2, max_steps=5, limit_val_batches=1.0, val_check_interval=5,
