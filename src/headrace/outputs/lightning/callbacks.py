@@ -171,7 +171,7 @@ class _Timed(Callback):
         self._loader = loader = find_loader(trainer)
         self._world_size = trainer.world_size
         if loader is not None:
-            self._world_size = loader.loader.settings.world
+            self._world_size = loader.options.world_size or 1
         waits = None if loader is None else lambda: loader.waited_s
         self._clock = StepClock(warmup=self._warmup, waits=waits)
         self._clock.begin()

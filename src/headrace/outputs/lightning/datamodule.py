@@ -184,7 +184,7 @@ class HeadraceDataModule(LightningDataModule):
         device = self._device
         if self.trainer is not None:
             if options.rank is None:
-                rank, world_size = rank_and_world(self.trainer)
+                rank, world_size = rank_and_world_size(self.trainer)
                 options = replace(options, rank=rank, world_size=world_size)
             if device == "auto":
                 root = self.trainer.strategy.root_device
