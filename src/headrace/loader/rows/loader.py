@@ -16,7 +16,7 @@ from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import Arrays, Lock
 from headrace.engine.statistics import EngineStatistics
 from headrace.errors import UsageError
-from headrace.formats.parquet.cache import CacheStatistics
+from headrace.formats.parquet.rows import CacheStatistics
 from headrace.loader.endless import EndlessLoader
 from headrace.loader.rows.lane import RowLanes
 from headrace.loader.rows.order import OPEN_PIECES, Shuffle, fingerprint_of, order_of
