@@ -22,11 +22,12 @@ from headrace.loader import LoaderOptions
 from headrace.loader.loader import feed_of
 from headrace.loader.opened import open_sources
 from headrace.loader.options import LoaderFields, WindowSpec, changed_options
-from headrace.outputs.lightning.framework import LightningDataModule, LightningModule
-from headrace.outputs.lightning.progress import (
+from headrace.outputs.lightning.framework import (
+    LightningDataModule,
+    LightningModule,
     batches_trained,
     overfits,
-    rank_and_world,
+    rank_and_world_size,
     takes_iterator,
 )
 from headrace.outputs.torch import Layout, TorchBatch, TorchLoader, ValidationLoader
@@ -184,7 +185,7 @@ class HeadraceDataModule(LightningDataModule):
         device = self._device
         if self.trainer is not None:
             if options.rank is None:
-                rank, world_size = rank_and_world(self.trainer)
+                rank, world_size = rank_and_world_size(self.trainer)
                 options = replace(options, rank=rank, world_size=world_size)
             if device == "auto":
                 root = self.trainer.strategy.root_device
