@@ -7,7 +7,7 @@ import pytest
 
 from headrace.engine import control_group, memory
 from headrace.errors import UsageError
-from headrace.testing.memory_group import memory_group
+from tests.memory_group import memory_group
 
 GIB = 1 << 30
 

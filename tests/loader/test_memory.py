@@ -11,7 +11,7 @@ from headrace.engine.memory import allowed_memory
 from headrace.engine.slots import slot_bytes
 from headrace.errors import BudgetError, UsageError
 from headrace.loader.settings import KEEP_FREE
-from headrace.testing.memory_group import memory_group
+from tests.memory_group import memory_group
 
 MIB = 1 << 20
 

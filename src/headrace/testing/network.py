@@ -38,7 +38,7 @@ __all__ = ["FILES", "FULL_ROWS", "SCHEMA", "SynthesizedRows", "shard_table", "sy
 
 
 FILES = {"train": 180, "test": 20}
-#: Rows a file that make the 200 files 1.8 GB.
+#: Rows per file with which the 200 files have 1.8 GB.
 FULL_ROWS = 425_000
 _ROWS = 4096
 _ROW_GROUP = 1 << 20  # rows; pyarrow's own default
@@ -67,14 +67,14 @@ def synthesize_network(
     workers: int | None = None,
     report: Progress | None = None,
 ) -> list[SynthesizedRows]:
-    """Write the splits below `root`, each file with so many rows, and say what was written.
+    """Write the splits below `root`, with `rows` rows in each file; what was written.
 
-    `report` is told of rows. A split that is already there is replaced if it was synthesized, and
+    `report` counts rows. A split that is already there is replaced if it was synthesized, and
     is otherwise an error.
     """
     for name, value in (("rows", rows), ("row_group", row_group), ("workers", workers)):
         if value is not None and value < 1:
-            raise UsageError(f"{name} is {value}", remedy="Ask for at least one")
+            raise UsageError(f"{name} is {value}", remedy="Give at least 1")
     chosen = _choose(files, only)
     targets = {split: Path(root) / split for split in chosen}
     for target in targets.values():
@@ -127,7 +127,7 @@ def _choose(files: Mapping[str, int], only: Iterable[str] | None) -> list[str]:
                 f"{name!r} is not in the preset 'network'", remedy=f"It has: {', '.join(files)}"
             )
     if not wanted:
-        raise UsageError("no split was named", remedy=f"There are: {', '.join(files)}")
+        raise UsageError("only is empty", remedy=f"Name some of: {', '.join(files)}")
     return [name for name in files if name in wanted]
 
 
@@ -150,13 +150,13 @@ def _check_replaceable(target: Path) -> None:
 
 # -- one shard, written in this process or in another ----------------------------------------------
 
-#: In the metadata of every file: this one was synthesized, and may be replaced.
+# In the metadata of every file: this one was synthesized, and may be replaced.
 _MARK = b"headrace.synth"
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One shard to write; plain values, so that it can cross a pipe."""
+    """One shard to write, as values that JSON can hold."""
 
     split: str
     shard: int  #: in the split
@@ -168,7 +168,7 @@ class _Job:
 
 
 def _write_shard(job: _Job) -> int:
-    """Write the shard and say how many bytes it has."""
+    """Write the shard; its size in bytes."""
     table = shard_table(job.seed, job.number, job.rows)
     table = table.replace_schema_metadata({_MARK: f"seed {job.seed}".encode()})
     path = Path(job.folder) / f"shard_{job.shard:04d}.parquet"

@@ -4,7 +4,7 @@
         print(made.name, made.episodes, made.path)
 
 The same seed gives the same bytes whatever the number of workers. A dataset appears when it is
-complete; what an interrupted run leaves is hidden, and the next run sweeps it away.
+complete; what an interrupted run leaves is hidden, and the next run removes it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def synthesize(
     *,
     _max_steps: int | None = None,
 ) -> list[Synthesized]:
-    """Write a preset's datasets below `root` and say what was written.
+    """Write a preset's datasets below `root`; what was written.
 
     `episodes` counts the training episodes of a dataset (the preset `odd` has its own numbers),
     `only` names some of the datasets by short name or folder, and `workers` defaults to the
@@ -126,9 +126,9 @@ def synthesize(
     """
     chosen = _choose(preset, only)
     if episodes < 1:
-        raise UsageError(f"{episodes} episodes", remedy="Ask for at least one")
+        raise UsageError(f"episodes is {episodes}", remedy="Give at least 1")
     if workers is not None and workers < 1:
-        raise UsageError(f"{workers} workers", remedy="Ask for at least one")
+        raise UsageError(f"workers is {workers}", remedy="Give at least 1")
     targets = {name: Path(root) / made.dir / made.version for name, made in chosen.items()}
     for target in targets.values():
         _check_replaceable(target)
@@ -168,14 +168,14 @@ def synthesize(
 def _choose(preset: str, only: Iterable[str] | None) -> dict[str, SyntheticDataset]:
     if preset not in PRESETS:
         known = f"Known: {', '.join(PRESETS)}"
-        raise UsageError(f"no preset {preset!r}", remedy=nearest(preset, PRESETS) + known)
+        raise UsageError(f"unknown preset {preset!r}", remedy=nearest(preset, PRESETS) + known)
     datasets = PRESETS[preset]()
     if only is None:
         return datasets
     names = {made.dir: name for name, made in datasets.items()} | {name: name for name in datasets}
     wanted = [only] if isinstance(only, str) else list(only)
     if not wanted:
-        raise UsageError("no dataset was named", remedy=f"It has: {', '.join(datasets)}")
+        raise UsageError("only is empty", remedy=f"Name some of: {', '.join(datasets)}")
     for name in wanted:
         if name not in names:
             raise UnknownDatasetError(
@@ -208,7 +208,10 @@ def _finish(writing: _Writing, preset: str, seed: int) -> Synthesized:
     write_metadata(
         writing.folder,
         dataset.features,
-        {split: [done[index].report for index in sorted(done)] for split, done in shards.items()},
+        {
+            split: [ShardReport(done[i].records, done[i].bytes) for i in sorted(done)]
+            for split, done in shards.items()
+        },
         name=dataset.dir,
         version=dataset.version,
         description=f"Synthetic: preset {preset}, seed {seed}.",
@@ -233,28 +236,19 @@ def _finish(writing: _Writing, preset: str, seed: int) -> Synthesized:
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One shard to write; plain values, so that it can cross a pipe."""
+    """One shard to write, as values that JSON can hold."""
 
     preset: str
     dataset: str
     split: str
     shard: int
     of: int
-    episodes: tuple[int, ...]
+    episodes: list[int]
     seed: int
     max_steps: int | None
     folder: str  #: where the shard goes
     frames: int  #: images in it, depth included
-    pixels: int  #: in all of them: a measure of the work
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(values: dict[str, Any]) -> _Job:
-        """The inverse of `to_dict`."""
-        return _Job(**{**values, "episodes": tuple(values["episodes"])})
+    pixels: int  #: of all of them: a measure of the work
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,14 +260,9 @@ class _Result:
     steps: int
     frames: int
 
-    @property
-    def report(self) -> ShardReport:
-        """As the metadata needs it."""
-        return ShardReport(self.records, self.bytes)
-
 
 def _frames_of(dataset: SyntheticDataset) -> tuple[int, int]:
-    """Images of a step and their pixels; PNG and depth count for their cost against JPEG."""
+    """Images of a step and their pixels; those of PNG and depth weigh more, as they cost more."""
     images = [image for _, image in f.image_features(dataset.features["steps"])]
     pixels = 0
     for image in images:
@@ -304,7 +293,7 @@ def _plan_shards(
                     split=split,
                     shard=index,
                     of=len(shards),
-                    episodes=tuple(numbers),
+                    episodes=numbers,
                     seed=seed,
                     max_steps=max_steps,
                     folder=str(folder),
@@ -315,8 +304,8 @@ def _plan_shards(
     return jobs
 
 
-def _write_job(job: _Job, report: Callable[[int], None] = lambda _: None) -> _Result:
-    """Write the shard of a job; `report` is told the frames of every episode."""
+def _write_job(job: _Job, report: Callable[[int], None]) -> _Result:
+    """Write the shard of a job; `report` is called with the frames of each episode."""
     dataset: SyntheticDataset = PRESETS[job.preset]()[job.dataset]
     images, _ = _frames_of(dataset)
     path = Path(job.folder) / shard_name(dataset.dir, job.split, job.shard, job.of)
@@ -335,15 +324,16 @@ def _write_job(job: _Job, report: Callable[[int], None] = lambda _: None) -> _Re
     return _Result(shard.records, shard.bytes, steps, images * steps)
 
 
-#: Called with a job and the frames it has just written.
-_JobProgress: TypeAlias = Callable[[_Job, int], None]
-_Done: TypeAlias = Generator[tuple[_Job, _Result], None, None]
-
 _FEW_FRAMES = 400  # done here in less time than it takes to start a worker
 
 
-def _run_jobs(jobs: list[_Job], workers: int, progress: _JobProgress) -> _Done:
-    """Do all jobs in the given order and yield each as it is done."""
+def _run_jobs(
+    jobs: list[_Job], workers: int, progress: Callable[[_Job, int], None]
+) -> Generator[tuple[_Job, _Result], None, None]:
+    """Do all jobs in the given order and yield each as it is done.
+
+    `progress` is called with a job and the frames it has just written.
+    """
     if min(workers, len(jobs)) < 2 or sum(job.frames for job in jobs) < _FEW_FRAMES:
         for job in jobs:
             yield job, _write_job(job, partial(progress, job))
@@ -351,7 +341,7 @@ def _run_jobs(jobs: list[_Job], workers: int, progress: _JobProgress) -> _Done:
     with ProcessPool(f"{__name__}:work", workers) as pool:
         try:
             for number, result in pool.run(
-                [job.to_dict() for job in jobs],
+                [asdict(job) for job in jobs],
                 lambda number, frames: progress(jobs[number], frames),
             ):
                 yield jobs[number], _Result(**result)
@@ -364,6 +354,6 @@ def _run_jobs(jobs: list[_Job], workers: int, progress: _JobProgress) -> _Done:
 
 
 def work(job: dict[str, Any], report: Callable[[Any], None]) -> dict[str, Any]:
+    """What a worker process does for each job."""
     cv2.setNumThreads(1)  # the workers are the parallelism
-    result = _write_job(_Job.from_dict(job), report)
-    return {name: getattr(result, name) for name in result.__slots__}
+    return asdict(_write_job(_Job(**job), report))

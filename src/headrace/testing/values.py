@@ -381,7 +381,7 @@ def encode_image(pixels: npt.NDArray[Any], encoding: str | None) -> bytes:
 
 
 def encode_png(image: npt.NDArray[Any]) -> bytes:
-    """Encode uint8 or uint16 [h, w] or [h, w, 1..4], RGB: quickly, and to the same bytes everywhere.
+    """Encode uint8 or uint16 [h, w] or [h, w, 1..4], RGB; the same bytes on every machine.
 
     OpenCV's encoder spends most of its time on choosing row filters. Real files mix the filters;
     taking them in turn costs a third of the time, and makes a decoder work through all of them.

@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DatasetError, UsageError
+from headrace.files import atomic_write
 from headrace.testing import features as f
 
 __all__ = [
@@ -73,7 +74,7 @@ def masked_crc(crc: int) -> int:
 
 
 def write_record(file: BinaryIO, chunks: Sequence[bytes]) -> int:
-    """Append one TFRecord; returns the length of its payload."""
+    """Append one TFRecord; the length of its payload."""
     size = sum(map(len, chunks))
     length = size.to_bytes(8, "little")
     file.write(length + masked_crc(crc32c.crc32c(length)).to_bytes(4, "little"))
@@ -136,9 +137,7 @@ def write_metadata(
     }
     with clear_errors(folder):
         (folder / "features.json").write_text(json.dumps(schema, indent=4, sort_keys=True))
-        temporary = folder / "dataset_info.json.incomplete"
-        temporary.write_text(json.dumps(info, indent=2, sort_keys=True))
-        temporary.replace(folder / "dataset_info.json")
+        atomic_write(folder / "dataset_info.json", json.dumps(info, indent=2, sort_keys=True))
 
 
 def write_dataset(
@@ -167,7 +166,7 @@ def write_dataset(
 
 @contextlib.contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A hidden folder that becomes `target` when the block ends well, and vanishes otherwise."""
+    """A hidden folder that becomes `target` if the block succeeds, and is removed otherwise."""
     owner = f"{socket.gethostname()}-{os.getpid()}"
     stage = target.parent / f".{target.name}{_STAGE}-{owner}-{uuid.uuid4().hex[:8]}"
     with clear_errors(target):
@@ -186,7 +185,7 @@ def staged(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def clear_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about a file into headrace's own error."""
+    """Turn an `OSError` about a file into headrace's own error."""
     try:
         yield
     except OSError as error:
@@ -196,7 +195,7 @@ def clear_errors(path: Path) -> Iterator[None]:
             file=str(path),
             remedy="Free some space or write fewer episodes; nothing half-written was left behind"
             if full
-            else "Choose another folder or mend its permissions",
+            else "Choose another folder, or correct its permissions",
         ) from error
 
 
