@@ -108,7 +108,7 @@ def _list() -> int:
 
 def _study(args: argparse.Namespace) -> Study:
     """The study with what the command line says over it."""
-    from headrace.loader.settings import parse_size
+    from headrace.loader.options import parse_size
     from headrace.tuning.study import read_study
 
     if args.study is None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.measure.runs import RunReader, finite
+from headrace.measure.columns import finite
+from headrace.measure.runs import RunReader
 
 __all__ = ["RESULT_FIGURES", "figures_left_in"]
 

@@ -13,17 +13,16 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from headrace.errors import HeadraceError, UsageError
-from headrace.loader import Batch, Loader
+from headrace.loader import Batch
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.loader import feed_of
 from headrace.measure.accelerator import finish
+from headrace.measure.evidence import STARVED, Evidence
 from headrace.measure.runs import StepClock, source_counts
-from headrace.measure.starvation import STARVED
-from headrace.tuning.doctor.evidence import Evidence
+from headrace.measure.verdict import Verdict, give_verdict, verdict_text
 from headrace.tuning.doctor.limits import with_limits
 from headrace.tuning.doctor.looking import Looks, copy_figures, loader_figures
 from headrace.tuning.doctor.record import Recording
-from headrace.tuning.doctor.rules import give_verdict
-from headrace.tuning.doctor.text import verdict_text
-from headrace.tuning.doctor.verdict import Verdict
 
 __all__ = ["Doctor"]
 
@@ -230,20 +229,20 @@ class Doctor:
                 self._loader.on_batch = None
 
     def _is_first_rank(self) -> bool:
-        return self._loader is None or self._loader.settings.rank == 0
+        return self._loader is None or self._loader.rank == 0
 
 
-def _watched(loader: Any) -> Loader | None:
-    """The loader that batches come from: a `TorchLoader` has one inside."""
-    if loader is None or isinstance(loader, Loader):
-        return loader
-    inner = getattr(loader, "loader", None)
-    if isinstance(inner, Loader):
-        return inner
-    raise UsageError(
-        f"the doctor does not know {type(loader).__name__}",
-        remedy="Give a Loader or a TorchLoader, or None and watch the batches of any other (over)",
-    )
+def _watched(loader: Any) -> MixtureFeed | None:
+    """The feed that batches come from."""
+    if loader is None:
+        return None
+    try:
+        return feed_of(loader)
+    except UsageError as error:
+        raise UsageError(
+            f"the doctor does not know {type(loader).__name__}",
+            remedy=f"{error.remedy}, or None and watch the batches of any other (over)",
+        ) from None
 
 
 def _replay(step: Callable[[Any], Any], batch: Any, steps: int) -> float:

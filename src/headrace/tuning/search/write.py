@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.config.documents import to_yaml
 from headrace.files import atomic_write
-from headrace.measure.report.quantities import amount, megabytes
+from headrace.measure.quantities import amount, megabytes
 from headrace.measure.runs import write_json
 from headrace.tuning.search.asked import Asked
 from headrace.tuning.search.found import Found

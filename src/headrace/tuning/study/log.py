@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.measure.report.quantities import megabytes
+from headrace.measure.quantities import megabytes
 from headrace.tuning.decision import Decision
 from headrace.tuning.guard import Guard
 from headrace.tuning.row import Row

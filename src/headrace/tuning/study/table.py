@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from headrace.measure.report.quantities import amount, megabytes, seconds, share
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.tuning.attempt import FIGURES
 from headrace.tuning.decision import contrast
 from headrace.tuning.row import Row
