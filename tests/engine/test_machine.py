@@ -10,7 +10,7 @@ import pytest
 
 from headrace.engine import machine
 from headrace.errors import UsageError
-from headrace.testing.memory_group import memory_group
+from tests.memory_group import memory_group
 
 GIB = 1 << 30
 

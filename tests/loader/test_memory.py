@@ -12,7 +12,7 @@ from headrace.engine.slots import slot_bytes
 from headrace.errors import BudgetError, UsageError
 from headrace.loader.loader import feed_of
 from headrace.loader.options import KEEP_FREE
-from headrace.testing.memory_group import memory_group
+from tests.memory_group import memory_group
 
 MIB = 1 << 20
 
