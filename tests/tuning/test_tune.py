@@ -115,7 +115,7 @@ def test_a_search_runs_is_written_and_goes_on_without_repeating(data, tmp_path, 
 
 def test_headrace_is_checked_and_failures_are_rows(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    only(monkeypatch, "loader.budget", "1kB")  # which holds nothing
+    only(monkeypatch, "loader.memory", "1kB")  # which holds nothing
     command = ["tune", str(data / "m.yaml"), *FIXED, "loader.keep_free=0"]
     command += ["--seconds", "0.2", "--warmup", "2", "--min-available", "0", "--minutes", "5"]
     assert main([*command, "--json", "out.json"]) == 0
@@ -123,11 +123,11 @@ def test_headrace_is_checked_and_failures_are_rows(data, tmp_path, monkeypatch, 
     found = json.loads((tmp_path / "out.json").read_text())
     [step] = found["search"]["steps"]
     [bad] = step["tried"]
-    assert bad["difference"] == {"loader.budget": "1kB"}
+    assert bad["difference"] == {"loader.memory": "1kB"}
     assert bad["status"] == "invalid configuration"
     assert "does not hold two batches" in bad["cause"]
     assert found["search"]["sampler"] is None
-    assert "loader.budget" in shown
+    assert "loader.memory" in shown
     assert "tunes/m_headrace" in shown
 
 

@@ -124,7 +124,7 @@ def test_headrace_has_nothing_to_tune_and_a_surprise_is_to_be_reported():
     own = Asked("oxe29", (), "headrace")
     calm = Step(
         "ladder",
-        "loader.threads",
+        "loader.workers",
         (tried("t", 4, Contrast("one round", 1.01, 1.01, 1.01, 1)),),
         1.0,
     )

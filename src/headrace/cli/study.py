@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.jobs import allowed_cpus
+    from headrace.engine.machine import allowed_cpus
     from headrace.tuning.study import About, plan, run_study
 
     if args.list:
@@ -108,7 +108,7 @@ def _list() -> int:
 
 def _study(args: argparse.Namespace) -> Study:
     """The study with what the command line says over it."""
-    from headrace.loader.settings import parse_size
+    from headrace.loader.options import parse_size
     from headrace.tuning.study import read_study
 
     if args.study is None:

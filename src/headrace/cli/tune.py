@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.loader.settings import parse_size
+    from headrace.loader.options import parse_size
     from headrace.measure.job import BenchSettings
     from headrace.tuning.guard import Guard
     from headrace.tuning.search.asked import Asked

@@ -236,6 +236,8 @@ def draw_report(folder: Path, *, comparison: bool = False) -> None:
             write_comparison([folder], folder / "report.html")
         else:
             write_run_report(folder)
+    except UsageError as error:  # the extra `plots` is not installed, or there is no space
+        _log.warning("%s; then `headrace report %s`", error, folder)
     except Exception:
         with (folder / "log.txt").open("a") as log:
             log.write(traceback.format_exc())

@@ -23,8 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from headrace.engine.control_group import KernelKills
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import KernelKills, available_memory
 from headrace.jobs import start_python
 from headrace.measure.machine import MemoryWatch
 from headrace.measure.runs import BATCHES, Outcome, RunWriter, write_json

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from headrace.config import Mixture
 from headrace.config.documents import parse_override
-from headrace.config.typed import nearest
+from headrace.config.typed import nearest, typed
 from headrace.errors import UsageError
 from headrace.loader import Loader
+from headrace.loader.options import LoaderOptions, Metadata
 
 __all__ = ["JOB_KEYS", "OWN_KEYS", "BenchSettings", "Job", "jobs_of"]
 
 #: `loader.` keys that every backend gets.
-JOB_KEYS = ("batch_size", "image_size", "seed", "metadata", "threads")
+JOB_KEYS = ("batch_size", "image_size", "seed", "metadata", "workers")
 #: `loader.` keys that only headrace's own loader has; the same as `headrace.` ones.
-OWN_KEYS = ("budget", "keep_free", "processes", "on_error", "max_errors", "resize")
+OWN_KEYS = ("memory", "keep_free", "on_error", "max_errors", "resize")
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,8 @@ class Job:
     batch_size: int = 64
     image_size: int = 256
     seed: int = 0
-    metadata: Literal["none", "dataset", "full"] = "full"
-    threads: int | None = None  #: CPUs that may be used; None: all that are allowed
+    metadata: Metadata = "full"
+    workers: int | None = None  #: CPUs that may be used; None: all that are allowed
     options: Mapping[str, Any] = field(default_factory=dict)  #: the backend's own
 
     def loader(self, **options: Any) -> Loader:
@@ -106,24 +107,26 @@ def jobs_of(
     """
     from headrace.measure.baselines import BASELINES, find_baseline
 
-    ours: dict[str, Any] = {}
+    loader: dict[str, Any] = {}
     options: dict[str, dict[str, Any]] = {backend: {} for backend in backends}
     rest = []
     for override in overrides:
         head, _, key = override.partition("=")[0].strip().partition(".")
-        if head == "loader" and key in JOB_KEYS:
-            ours[key] = parse_override(override)[1]
-        elif head == "loader" and key in OWN_KEYS:
-            options.setdefault("headrace", {})[key] = parse_override(override)[1]
-        elif head == "loader":
-            raise _unknown("the loader", key, (*JOB_KEYS, *OWN_KEYS))
+        if head == "loader":
+            if key not in (*JOB_KEYS, *OWN_KEYS):
+                raise _unknown("the loader", key, (*JOB_KEYS, *OWN_KEYS))
+            loader[key] = parse_override(override)[1]
         elif not key and head in (*JOB_KEYS, *OWN_KEYS):
             raise UsageError(f"unknown key {head}", remedy=f"Did you mean 'loader.{head}'?")
         elif head in BASELINES:
             options.setdefault(head, {})[key] = parse_override(override)[1]
         else:
             rest.append(override)
-    _check_numbers(ours)
+    checked = typed(LoaderOptions, loader, "loader")
+    ours = {key: getattr(checked, key) for key in JOB_KEYS}
+    options.setdefault("headrace", {}).update(
+        {key: value for key, value in loader.items() if key in OWN_KEYS}
+    )
     loaded = Mixture.load(mixture, rest)
     jobs = {}
     for backend in backends:
@@ -140,20 +143,3 @@ def _unknown(owner: str, key: str, known: Sequence[str] | Mapping[str, Any]) -> 
         f"{owner} has no option {key!r}",
         remedy=f"{nearest(key, known)}There are {', '.join(known)}",
     )
-
-
-def _check_numbers(values: Mapping[str, Any]) -> None:
-    """`UsageError` for values that no backend can work with."""
-    for key in ("batch_size", "image_size", "threads"):
-        value = values.get(key)
-        whole = isinstance(value, int) and not isinstance(value, bool)
-        if value is not None and not (whole and value >= 1):
-            raise UsageError(
-                f"loader.{key} is {value!r}", remedy="Give a whole number from 1 upwards"
-            )
-    seed = values.get("seed")
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-        raise UsageError(f"loader.seed is {seed!r}", remedy="Give a whole number")
-    metadata = values.get("metadata", "full")
-    if metadata not in ("none", "dataset", "full"):
-        raise UsageError(f"loader.metadata is {metadata!r}", remedy="Give none, dataset or full")

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from headrace.jobs import allowed_cpus
+from headrace.engine.machine import allowed_cpus
 
 __all__ = [
     "MemoryWatch",

@@ -107,7 +107,7 @@ def space_of(
     # headrace's own options are written `loader.`, as in its guide.
     written = "loader." if baseline.name == "headrace" else prefix
     start = {f"{written}{key}": value for key, value in (baseline.options or {}).items()}
-    start |= {"loader.threads": None, **given}
+    start |= {"loader.workers": None, **given}
 
     def check(changes: Changes) -> None:
         if baseline.check is not None:

@@ -23,7 +23,7 @@ from typing import Any
 from headrace.config.documents import overridden, parse_override, read_document
 from headrace.config.typed import mapping, shown
 from headrace.errors import UsageError
-from headrace.loader.settings import parse_size
+from headrace.loader.options import parse_size
 from headrace.measure.job import BenchSettings
 from headrace.tuning.guard import Guard
 from headrace.tuning.study.entry import (

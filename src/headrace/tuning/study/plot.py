@@ -1,55 +1,42 @@
-"""Plots of a study: bars a row, told apart by hatching, their values in words beside them."""
+"""Plots of a study: a bar for each row, its figures beside it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from headrace.measure import theme
 from headrace.measure.quantities import amount, megabytes, seconds, share
-from headrace.measure.report.bars import Row as Bar
-from headrace.measure.report.bars import bar_chart
-from headrace.measure.report.chart import Measure
-from headrace.measure.report.plot import Plot
+from headrace.measure.report.charts import Bar, Plot, Scale, bar_chart
 from headrace.tuning.row import Row
 
 __all__ = ["study_plots"]
 
 
 def study_plots(rows: Sequence[Row]) -> list[Plot]:
-    """The figures that at least one row has."""
-    plots = [_throughput(rows)]
-    plots += [
-        _single(rows, "peak_anon_mb", "peak_memory", "Peak anonymous memory", megabytes),
-        _single(rows, "loader_share", "loader_share", "Share of the step that waited", share),
-        _single(rows, "validation_start_s", "validation_start", "Start of validation", seconds),
+    """A plot of each figure that at least one row has; none without the extra `plots`."""
+    if not theme.available():
+        return []
+    found = [
+        _plot(rows, "samples_per_s", "throughput", "Samples a second", amount),
+        _plot(rows, "peak_anon_mb", "peak_memory", "Peak anonymous memory", megabytes),
+        _plot(rows, "loader_share", "loader_share", "Share of the step that waited", share),
+        _plot(rows, "validation_start_s", "validation_start", "Start of validation", seconds),
     ]
-    return [plot for plot in plots if plot.drawing is not None]
+    return [plot for plot in found if plot is not None]
 
 
-def _throughput(rows: Sequence[Row]) -> Plot:
-    name, title = "throughput", "Samples a second"
-    several = any(len([r for r in row.rates if r is not None]) > 1 for row in rows)
-    series = ("median", "slowest round", "fastest round") if several else ("samples/s",)
+def _plot(
+    rows: Sequence[Row], figure: str, name: str, title: str, words: Callable[[float], str]
+) -> Plot | None:
+    rates = figure == "samples_per_s"
     bars = []
     for row in rows:
-        low, high = row.spread or (None, None)
-        middle = row.figures["samples_per_s"] if row.spread else None
-        bars.append(Bar(_label(row), (middle, low, high) if several else (middle,)))
+        label = row.label if row.status == "pass" else f"{row.label} ({row.status})"
+        value = row.figures[figure] if row.spread or not rates else None
+        rounds = len([rate for rate in row.rates if rate is not None])
+        bars.append(Bar(label, (value,), span=row.spread if rates and rounds > 1 else None))
     if all(bar.values[0] is None for bar in bars):
-        return Plot(name, title, None, "no row passed with a figure")
-    x = Measure("samples/s", amount, from_zero=True)
-    return Plot(name, title, bar_chart(name, title, bars, series, x), "")
-
-
-def _single(
-    rows: Sequence[Row], figure: str, name: str, title: str, words: Callable[[float], str]
-) -> Plot:
-    values = [row.figures[figure] for row in rows]
-    if all(value is None for value in values):
-        return Plot(name, title, None, "no row has it")
-    bars = [Bar(_label(row), (value,)) for row, value in zip(rows, values, strict=True)]
-    x = Measure(title.lower(), words, from_zero=True)
-    return Plot(name, title, bar_chart(name, title, bars, (title.lower(),), x), "")
-
-
-def _label(row: Row) -> str:
-    return row.label if row.status == "pass" else f"{row.label} ({row.status})"
+        return None
+    caption = "The median of the rounds; the line is from the slowest to the fastest."
+    x = Scale("samples/s" if rates else title.lower(), words, from_zero=True)
+    return bar_chart(name, title, caption if rates else "", bars, (title.lower(),), x)

@@ -54,7 +54,7 @@ def write_results(
     plots = study_plots(rows)
     (folder / "plots").mkdir(exist_ok=True)
     for plot in plots:
-        atomic_write(folder / "plots" / f"{plot.name}.svg", plot.file())
+        atomic_write(folder / "plots" / f"{plot.name}.svg", plot.svg.file())
     names = [plot.name for plot in plots]
     atomic_write(folder / "results.csv", csv_text(rows, about.against or {}))
     atomic_write(folder / "log.md", markdown(about, rows, decision, guard, machine, names))
