@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.jobs import allowed_cpus
+    from headrace.engine.machine import allowed_cpus
     from headrace.tuning.study import About, plan, run_study
 
     if args.list:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.errors import UsageError
-from headrace.jobs import allowed_cpus
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.bench.leftover import end_leftovers

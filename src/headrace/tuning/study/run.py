@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import available_memory
 from headrace.errors import HeadraceError, UsageError
 from headrace.measure.bench.leftover import end_leftovers
 from headrace.measure.machine import machine_facts
