@@ -28,7 +28,7 @@ import headrace as hr
 from headrace.catalog.progress import Quiet
 from headrace.catalog.scan import ScanJob, scan_shard
 from headrace.formats.rlds import read_dataset
-from headrace.processes import allowed_cpus
+from headrace.jobs import allowed_cpus
 from headrace.testing import synthesize
 
 REPEATS = 5

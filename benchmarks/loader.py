@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
+from headrace.jobs import allowed_cpus
 from headrace.measure.limit import decode_limit
-from headrace.processes import allowed_cpus
 from headrace.testing import synthesize
 from index import machine, say
 

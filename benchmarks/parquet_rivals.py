@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.engine.freed_memory import keep_freed_memory
-from headrace.processes import allowed_cpus
+from headrace.jobs import allowed_cpus
 from headrace.recipes.network import (
     COLUMNS,
     FIELDS,

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import headrace as hr
-from headrace import processes
+from headrace import jobs
 from headrace.catalog.build import build
 from headrace.catalog.manifest import FORMAT_VERSION, read_manifest
 from headrace.catalog.pool import ShardPool
@@ -145,7 +145,7 @@ def test_a_catalog_of_episodes_knows_where_records_lie_and_nothing_more(bridge):
 DIE = """
 import os, signal, sys
 import headrace as hr
-from headrace import processes
+from headrace import jobs
 import headrace.catalog.build as build, headrace.catalog.scan as scan
 from pathlib import Path
 folder, point = sys.argv[1:]
@@ -219,7 +219,7 @@ def test_a_build_that_cannot_write_says_so_and_leaves_nothing_broken(bridge):
     code = """
 import resource, signal, sys
 import headrace as hr
-from headrace import processes
+from headrace import jobs
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))  # every file may have 3,000 bytes
 try:
     hr.Catalog.open(sys.argv[1])
@@ -255,7 +255,7 @@ def test_several_processes_that_build_the_same_catalog_all_read_right_frames(bri
     code = """
 import sys
 import headrace as hr
-from headrace import processes
+from headrace import jobs
 from headrace.testing import read_tag
 catalog = hr.Catalog.open(sys.argv[1])
 print([read_tag(catalog.frame(e, t)).step for e in range(len(catalog))
@@ -349,14 +349,14 @@ def test_an_error_in_a_worker_process_arrives_whole(bridge, monkeypatch):
 
 def test_a_worker_that_is_killed_is_an_error_and_not_a_hang(bridge, monkeypatch):
     monkeypatch.setattr("headrace.catalog.pool.IN_PROCESS_BYTES", 0)
-    pool, start = ShardPool(1), processes._Worker.start
+    pool, start = ShardPool(1), jobs._Worker.start
 
     def doomed(module):
         worker = start(module)
         worker.process.kill()
         return worker
 
-    monkeypatch.setattr(processes._Worker, "start", doomed)
+    monkeypatch.setattr(jobs._Worker, "start", doomed)
     with pytest.raises(hr.CatalogError, match=r"died \(signal 9\)"):
         hr.Catalog.open(bridge, pool=pool, progress=Quiet())
     assert "0/1" in repr(pool)

@@ -154,7 +154,7 @@ def test_a_worker_that_dies_is_an_error_and_not_a_hang(tmp_path, monkeypatch):
 
     def report(*_):
         for child in children_of(os.getpid()):
-            if "synth_worker" in Path(f"/proc/{child}/cmdline").read_text():
+            if "headrace.jobs" in Path(f"/proc/{child}/cmdline").read_text():
                 os.kill(child, signal.SIGKILL)
 
     with pytest.raises(HeadraceError, match=r"a worker process died \(signal 9\)"):

@@ -10,7 +10,7 @@ from typing import Any
 from headrace.catalog.progress import BuildProgress
 from headrace.catalog.tasks import perform
 from headrace.errors import CatalogError
-from headrace.processes import ProcessPool, WorkerLost, allowed_cpus
+from headrace.jobs import ProcessPool, WorkerLost, allowed_cpus
 
 __all__ = ["ShardPool", "ShardTask"]
 
@@ -35,7 +35,7 @@ class ShardPool:
     """Up to `workers` processes (default: one a CPU), started when first needed."""
 
     def __init__(self, workers: int | None = None) -> None:
-        self._processes = ProcessPool("headrace.catalog.worker", workers or allowed_cpus())
+        self._processes = ProcessPool("headrace.catalog.worker:work", workers or allowed_cpus())
 
     def __repr__(self) -> str:
         return f"<ShardPool {self._processes!r}>"

@@ -7,12 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from headrace.catalog.tasks import perform
-from headrace.processes import serve
 
 _REPORT_SECONDS = 0.2
 
 
-def _work(task: list[Any], report: Callable[[Any], None]) -> dict[str, Any]:
+def work(task: list[Any], report: Callable[[Any], None]) -> dict[str, Any]:
     kind, job = task
     last = time.monotonic()
 
@@ -24,7 +23,3 @@ def _work(task: list[Any], report: Callable[[Any], None]) -> dict[str, Any]:
             report([done_bytes, steps])
 
     return perform(kind, job, now_and_then, mapped=True)
-
-
-if __name__ == "__main__":
-    serve(_work)

@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.processes import allowed_cpus
+    from headrace.jobs import allowed_cpus
     from headrace.tuning.study import About, plan, run_study
 
     if args.list:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from headrace.engine.statistics import Counters
 from headrace.errors import DataError, HeadraceError, WorkerError
+from headrace.jobs import start_python
 from headrace.loader.messages import receive, send
 from headrace.loader.work import Charges, Texts
-from headrace.processes import start_python
 
 __all__ = ["ProcessLost", "SampleProcess"]
 

@@ -14,8 +14,8 @@ from headrace.engine.memory import allowed_memory, available_memory
 from headrace.engine.shared import sharing_is_possible
 from headrace.engine.slots import ArraySpec, slot_bytes
 from headrace.errors import BudgetError, UsageError
+from headrace.jobs import allowed_cpus
 from headrace.loader.opened import OpenedSource, WindowSpec
-from headrace.processes import allowed_cpus
 
 __all__ = ["Settings", "Sizes", "camera_size", "parse_size", "rank_and_world"]
 

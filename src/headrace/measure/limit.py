@@ -16,8 +16,8 @@ import numpy as np
 
 from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.resize import use_one_thread_per_call
+from headrace.jobs import ProcessPool, allowed_cpus
 from headrace.loader import Loader
-from headrace.processes import ProcessPool, allowed_cpus
 
 __all__ = ["DecodeLimit", "StorageLimit", "decode_limit", "storage_limit"]
 
@@ -54,7 +54,7 @@ def storage_limit(
         {"draws": draws[number::count], "seconds": seconds, "decode": False}
         for number in range(count)
     ]
-    with ProcessPool("headrace.measure.limit_worker", count) as pool:
+    with ProcessPool("headrace.measure.limit:tight_loop", count) as pool:
         results = [result for _, result in pool.run(jobs, lambda *_: None)]
     return StorageLimit(
         bytes_per_s=sum(result["bytes"] / result["seconds"] for result in results),
@@ -83,7 +83,7 @@ def decode_limit(
     settings = loader.settings
     draws = _draws(loader, samples)
     delay = _START_SECONDS
-    with ProcessPool("headrace.measure.limit_worker", count) as pool:
+    with ProcessPool("headrace.measure.limit:tight_loop", count) as pool:
         while True:
             start = monotonic() + delay
             jobs = [

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from headrace.errors import DatasetError, HeadraceError, UnknownDatasetError, UsageError
-from headrace.processes import ProcessPool, WorkerLost, allowed_cpus
+from headrace.jobs import ProcessPool, WorkerLost, allowed_cpus
 from headrace.testing.network_shards import MARK, NetworkJob, write_network_job
 from headrace.testing.synth import Progress
 from headrace.testing.writer import staged
@@ -100,7 +100,7 @@ def _run(jobs: list[NetworkJob], workers: int) -> Generator[tuple[NetworkJob, in
         for job in jobs:
             yield job, write_network_job(job)
         return
-    with ProcessPool("headrace.testing.network_worker", min(workers, len(jobs))) as pool:
+    with ProcessPool("headrace.testing.network_worker:work", min(workers, len(jobs))) as pool:
         try:
             for number, size in pool.run([job.to_dict() for job in jobs], lambda *_: None):
                 yield jobs[number], size

@@ -7,14 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from headrace.processes import serve
 from headrace.testing.network_shards import NetworkJob, write_network_job
 
 
-def _work(job: dict[str, Any], _: Callable[[Any], None]) -> int:
-    return write_network_job(NetworkJob(**job))
-
-
-if __name__ == "__main__":
+def work(job: dict[str, Any], _: Callable[[Any], None]) -> int:
     pa.set_cpu_count(1)  # the workers are the parallelism
-    serve(_work)
+    return write_network_job(NetworkJob(**job))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from headrace.errors import DatasetError, UnknownDatasetError, UsageError
-from headrace.processes import allowed_cpus
+from headrace.jobs import allowed_cpus
 from headrace.testing.dataset import SyntheticDataset
 from headrace.testing.shards import PRESETS, ShardJob, ShardResult, plan_shards
 from headrace.testing.synth_pool import run_jobs

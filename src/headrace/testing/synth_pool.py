@@ -7,7 +7,7 @@ from functools import partial
 from typing import TypeAlias
 
 from headrace.errors import HeadraceError
-from headrace.processes import ProcessPool, WorkerLost
+from headrace.jobs import ProcessPool, WorkerLost
 from headrace.testing.shards import ShardJob, ShardResult, write_job
 
 __all__ = ["JobProgress", "run_jobs"]
@@ -25,7 +25,7 @@ def run_jobs(jobs: list[ShardJob], workers: int, progress: JobProgress) -> _Done
         for job in jobs:
             yield job, write_job(job, partial(progress, job))
         return
-    with ProcessPool("headrace.testing.synth_worker", workers) as pool:
+    with ProcessPool("headrace.testing.synth_worker:work", workers) as pool:
         try:
             for number, result in pool.run(
                 [job.to_dict() for job in jobs],

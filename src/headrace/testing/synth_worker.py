@@ -7,15 +7,10 @@ from typing import Any
 
 import cv2
 
-from headrace.processes import serve
 from headrace.testing.shards import ShardJob, write_job
 
 
-def _work(job: dict[str, Any], report: Callable[[Any], None]) -> dict[str, Any]:
+def work(job: dict[str, Any], report: Callable[[Any], None]) -> dict[str, Any]:
+    cv2.setNumThreads(1)  # the workers are the parallelism
     result = write_job(ShardJob.from_dict(job), report)
     return {name: getattr(result, name) for name in result.__slots__}
-
-
-if __name__ == "__main__":
-    cv2.setNumThreads(1)  # the workers are the parallelism
-    serve(_work)

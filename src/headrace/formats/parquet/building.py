@@ -8,7 +8,7 @@ from headrace.engine.memory import available_memory
 from headrace.errors import CatalogError
 from headrace.formats.parquet.access import RowAccess
 from headrace.formats.parquet.store import StoreUnusable
-from headrace.processes import ProcessPool, WorkerLost, allowed_cpus, to_portable
+from headrace.jobs import ProcessPool, WorkerLost, allowed_cpus, to_portable
 
 __all__ = ["fill_store"]
 
@@ -42,7 +42,7 @@ def fill_store(
         return True
     jobs = [[sent.hex(), number] for number in missing]
     try:
-        with ProcessPool("headrace.formats.parquet.store_worker", count) as pool:
+        with ProcessPool("headrace.formats.parquet.store_worker:work", count) as pool:
             for place, result in pool.run(jobs, lambda *_: None):
                 if "unusable" in result:
                     access.without_store(result["unusable"])

@@ -8,9 +8,9 @@ from typing import Any
 
 from headrace.formats.parquet.access import RowAccess
 from headrace.formats.parquet.store import StoreUnusable
-from headrace.processes import from_portable, serve
+from headrace.jobs import from_portable
 
-__all__: list[str] = []
+__all__ = ["work"]
 
 
 @lru_cache(maxsize=1)
@@ -19,14 +19,10 @@ def _access(text: str) -> RowAccess:
     return access
 
 
-def _work(job: list[Any], report: Callable[[Any], None]) -> dict[str, Any]:
+def work(job: list[Any], report: Callable[[Any], None]) -> dict[str, Any]:
     del report
     text, number = job
     try:
         return {"bytes": _access(text).build(number)}
     except StoreUnusable as error:
         return {"unusable": str(error)}
-
-
-if __name__ == "__main__":
-    serve(_work)

@@ -16,12 +16,12 @@ from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import NOT_SHARED, Arrays
 from headrace.engine.statistics import Counters
 from headrace.errors import WorkerError
+from headrace.jobs import to_portable
 from headrace.loader.own_process import OwnProcess, Processes
 from headrace.loader.process import ProcessLost
 from headrace.loader.rows.plan import RowTask
 from headrace.loader.rows.work import RowWork
 from headrace.loader.settings import PROCESS_BYTES
-from headrace.processes import to_portable
 
 __all__ = ["RowLane", "RowLanes"]
 

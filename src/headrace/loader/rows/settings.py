@@ -9,6 +9,7 @@ from headrace.engine.memory import allowed_memory, available_memory
 from headrace.engine.shared import sharing_is_possible
 from headrace.engine.slots import ArraySpec, slot_bytes
 from headrace.errors import BudgetError, UsageError
+from headrace.jobs import allowed_cpus
 from headrace.loader.rows.order import Shuffle
 from headrace.loader.rows.plan import MOST_WINDOWS
 from headrace.loader.settings import (
@@ -21,7 +22,6 @@ from headrace.loader.settings import (
     parse_size,
     rank_and_world,
 )
-from headrace.processes import allowed_cpus
 
 __all__ = ["RowSettings", "RowSizes"]
 

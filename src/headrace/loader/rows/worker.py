@@ -16,9 +16,9 @@ from headrace.engine.shared import map_region
 from headrace.engine.slots import Arrays, slot_bytes, slot_views
 from headrace.engine.statistics import Counters
 from headrace.errors import WorkerError
+from headrace.jobs import from_portable
 from headrace.loader.process_worker import Parent, run_worker
 from headrace.loader.rows.work import RowWork
-from headrace.processes import from_portable
 
 __all__: list[str] = []
 

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace.engine.control_group import KernelKills
+from headrace.jobs import start_python
 from headrace.measure.archive import write_json
 from headrace.measure.bench.leftover import note_process
 from headrace.measure.bench.watched import GRACE_SECONDS, Look, Sight, Stop, Watched
-from headrace.processes import start_python
 
 __all__ = ["GRACE_SECONDS", "Look", "Outcome", "Sight", "Stop", "supervise", "supervise_command"]
 

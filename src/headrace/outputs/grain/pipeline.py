@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from headrace.errors import UsageError
+from headrace.jobs import allowed_cpus
 from headrace.loader.rows.order import OPEN_PIECES, Shuffle
 from headrace.loader.rows.rowset import RowSet
 from headrace.loader.rows.work import Outputs, Transform
 from headrace.loader.settings import rank_and_world
 from headrace.outputs.grain.framework import DatasetIterator, IterDataset, MapDataset, to_batches
 from headrace.outputs.grain.sources import DrawnBatches, SampleSource, WindowSource
-from headrace.processes import allowed_cpus
 from headrace.sampling.ranks import draws_after
 from headrace.sampling.state import SamplerState
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from headrace.errors import UsageError
-from headrace.processes import allowed_cpus
+from headrace.jobs import allowed_cpus
 
 __all__ = ["Devices"]
 

@@ -13,11 +13,11 @@ from headrace.config import Mixture
 from headrace.engine.memory import available_memory
 from headrace.engine.slots import slot_bytes
 from headrace.errors import WorkerError
+from headrace.jobs import allowed_cpus
 from headrace.loader import Loader
 from headrace.loader.settings import PREFETCH, Sizes
 from headrace.measure.bench import BenchSettings, bench
 from headrace.measure.job import Job
-from headrace.processes import allowed_cpus
 from headrace.tuning.doctor.archived import run_evidence
 from headrace.tuning.doctor.evidence import Evidence
 from headrace.tuning.doctor.limits import with_limits

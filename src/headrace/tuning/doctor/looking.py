@@ -11,10 +11,10 @@ import numpy as np
 
 from headrace.engine.memory import available_memory
 from headrace.engine.statistics import EngineStatistics, StreamStatistics
+from headrace.jobs import allowed_cpus
 from headrace.loader import Batch, Loader
 from headrace.loader.settings import PREFETCH
 from headrace.measure.process_tree import tree_cpu_seconds
-from headrace.processes import allowed_cpus
 
 __all__ = ["Looks", "copy_figures", "loader_figures"]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from headrace.engine.memory import available_memory
 from headrace.errors import UsageError
+from headrace.jobs import allowed_cpus
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.bench.leftover import end_leftovers
 from headrace.measure.jobs import jobs_of
 from headrace.measure.machine import machine_facts
-from headrace.processes import allowed_cpus
 from headrace.tuning.guard import check_floor
 from headrace.tuning.search.asked import Asked
 from headrace.tuning.search.evaluation import Evaluation, Tell

@@ -13,6 +13,7 @@ import numpy as np
 
 from headrace.config import Mixture
 from headrace.errors import DataError, SplitError, UsageError
+from headrace.jobs import allowed_cpus
 from headrace.loader import Batch
 from headrace.measure.baselines.tfdata.described import describe, shares
 from headrace.measure.baselines.tfdata.mixing import batches, mixed, with_options
@@ -21,7 +22,6 @@ from headrace.measure.baselines.tfdata.python_mixing import PythonMixer
 from headrace.measure.baselines.tfdata.samples import Shape
 from headrace.measure.baselines.tfdata.source import source_dataset
 from headrace.measure.job import Job
-from headrace.processes import allowed_cpus
 
 __all__ = ["TfdataBatches"]
 

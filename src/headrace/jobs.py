@@ -1,13 +1,13 @@
-"""Jobs in worker processes that speak JSON lines.
+"""Jobs in worker processes that exchange JSON lines with this one.
 
-Workers are plain subprocesses (`python -m some.worker`), not `multiprocessing`: nothing is forked
-from a program that may have threads, and a script that starts them needs no
-`if __name__ == "__main__"`. A worker that dies is noticed; workers end when their input does, so
-none is left behind when the parent is killed.
+Workers are plain subprocesses, not `multiprocessing`: nothing is forked from a program that may
+have threads, and a script that starts them needs no `if __name__ == "__main__"`. A worker that dies
+is noticed. Workers end when their input does, so none is left behind when the parent is killed.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pickle
@@ -28,12 +28,11 @@ __all__ = [
     "WorkerLost",
     "allowed_cpus",
     "from_portable",
-    "serve",
     "start_python",
     "to_portable",
 ]
 
-#: Does a job, reporting progress through the second argument; all values are JSON.
+#: What a pool calls: (job, report progress) -> result; all values are JSON.
 Perform: TypeAlias = Callable[[Any, Callable[[Any], None]], Any]
 
 
@@ -69,16 +68,20 @@ ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 
 def start_python(
-    module: str, *arguments: str, env: Mapping[str, str] = ONE_THREAD, **options: Any
+    program: str, *arguments: str, env: Mapping[str, str] = ONE_THREAD, **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start `python -m module` with the same code as this process, in a process group of its own.
+    """Start a function ("module:name", called without arguments) or a module in a new process.
 
-    Ctrl-C is for this process, which then ends its workers. `env` is added to the environment.
+    It runs the same code as this process, in a process group of its own: Ctrl-C is for this
+    process, which then ends its workers. `arguments` are its `sys.argv[1:]`, `env` is added to the
+    environment.
     """
+    module, _, name = program.partition(":")
+    run = ("-c", f"from {module} import {name}; {name}()") if name else ("-m", module)
     # The package's own place first, so that a worker runs the same code as its parent.
     paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, *arguments],
+        [sys.executable, "-P", *run, *arguments],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
@@ -137,9 +140,10 @@ class _Worker:
     received: bytes = b""  # the part of a message that has arrived
 
     @staticmethod
-    def start(module: str) -> _Worker:
+    def start(function: str) -> _Worker:
         process = start_python(
-            module,
+            "headrace.jobs:serve",
+            function,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,  # select must see everything that has not been handled
@@ -165,15 +169,15 @@ class _Worker:
 
 
 class ProcessPool:
-    """Up to `workers` processes that run a module whose main function calls `serve`."""
+    """Up to `workers` processes that call a function, given as "module:name", for each job."""
 
-    def __init__(self, module: str, workers: int) -> None:
-        self._module = module
+    def __init__(self, function: str, workers: int) -> None:
+        self._function = function
         self._limit = workers
         self._workers: list[_Worker] = []
 
     def __repr__(self) -> str:
-        return f"<ProcessPool {self._module} {len(self._workers)}/{self._limit} workers>"
+        return f"<ProcessPool {self._function} {len(self._workers)}/{self._limit} workers>"
 
     def run(
         self, jobs: Sequence[Any], progress: Callable[[int, Any], None]
@@ -184,7 +188,7 @@ class ProcessPool:
         """
         waiting = deque(range(len(jobs)))
         while len(self._workers) < min(self._limit, len(jobs)):
-            self._workers.append(_Worker.start(self._module))
+            self._workers.append(_Worker.start(self._function))
         try:
             with selectors.DefaultSelector() as selector:
 
@@ -230,8 +234,10 @@ class ProcessPool:
         self.close()
 
 
-def serve(perform: Perform) -> None:
-    """What a worker does: jobs from stdin, progress and results to stdout, until stdin ends."""
+def serve() -> None:
+    """A worker's program: jobs from stdin, progress and results to stdout, until stdin ends."""
+    module, _, name = sys.argv[1].partition(":")
+    perform: Perform = getattr(importlib.import_module(module), name)
     # What a library prints must not end up between the messages.
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
