@@ -21,15 +21,19 @@ $(VENV)/.core: pyproject.toml
 	$(PIP) install -e .
 	touch $@
 
+$(VENV)/.plots: $(VENV)/.core
+	$(PIP) install -e '.[plots]'
+	touch $@
+
 $(VENV)/.dev: $(VENV)/.core constraints-dev.txt
 	$(PIP) install -c constraints-dev.txt hypothesis mypy pytest pytest-xdist ruff
 	touch $@
 
 $(VENV)/.tf: $(VENV)/.dev
-	$(PIP) install -c constraints-dev.txt -e '.[jax,tf,train,tune]' importlib_resources grain array-record webdataset
+	$(PIP) install -c constraints-dev.txt -e '.[jax,plots,tf,train,tune]' importlib_resources grain array-record webdataset
 	touch $@
 
-demo: $(VENV)/.core
+demo: $(VENV)/.plots
 	PATH="$(BIN):$$PATH" sh docs/demo.sh
 
 test: $(VENV)/.tf

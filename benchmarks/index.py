@@ -191,7 +191,7 @@ def memory(small: Path, large: Path) -> dict[str, Any]:
     """Peak resident memory of the largest process of `headrace index`, small data and large."""
     code = (
         "import json, resource, sys; from headrace.cli.main import main\n"
-        "code = main(['index', '--json', sys.argv[1]])\n"
+        "code = main(['index', sys.argv[1], '--json'])\n"
         "status = dict(line.split(':', 1) for line in open('/proc/self/status'))\n"
         "workers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss\n"
         "peak = [int(status['VmHWM'].split()[0]) / 1024, workers / 1024]\n"

@@ -139,9 +139,9 @@ def test_the_mean_bytes_of_a_frame_are_those_of_the_files(run, two):
     assert abs(camera["mean_bytes"] - sum(sizes) / len(sizes)) < 1
 
 
-def test_inspect_of_several_is_a_list_and_a_line_each(run, two):
+def test_inspect_of_several_lists_them_and_prints_a_line_each(run, two):
     found = json.loads(run("inspect", two, "--json")[1])
-    assert [one["name"] for one in found] == ["bridge", "droid"]
+    assert [one["name"] for one in found["datasets"]] == ["bridge", "droid"]
     out = run("inspect", two)[1]
     assert "bridge" in out
     assert "exterior_image_1_left 180x320" in out
@@ -194,8 +194,9 @@ def test_verify_reports_damage_with_its_place_and_the_exit_code(run, two):
     assert shard.name in out
     assert "offset" in out
     found = json.loads(run("verify", two, "--json")[1])
-    assert [one["ok"] for one in found] == [False, True]
-    assert found[0]["findings"][0]["file"] == shard.name
+    assert found["ok"] is False
+    assert [one["ok"] for one in found["datasets"]] == [False, True]
+    assert found["datasets"][0]["findings"][0]["file"] == shard.name
     code, out, _ = run("verify", two, "--quarantine")
     assert code == 1
     assert "1 episode quarantined" in out
@@ -215,7 +216,7 @@ def test_output_into_a_pipe_that_closes_is_no_error(two):
         capture_output=True,
         text=True,
     )
-    assert process.stdout == "[\n"
+    assert process.stdout == "{\n"
     assert process.stderr == ""
 
 

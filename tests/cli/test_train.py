@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("hydra")
 
 from headrace.cli.main import main
+from headrace.config.typed import plain, typed
 from headrace.recipes.laq.config import LaqConfig
 from headrace.recipes.laq.options import LoaderChoices, LoggingOptions, TrainingOptions
 from headrace.recipes.training.compose import compose, experiments
-from headrace.recipes.training.options import plain, typed
 
 
 @pytest.fixture

@@ -322,10 +322,10 @@ def test_settings_that_cannot_be_are_refused(wrong):
 
 @pytest.mark.parametrize(("step", "shown"), [(True, True), (False, False)])
 def test_a_stall_is_only_shown_of_a_step(step, shown):
-    from headrace.cli.live import words
+    from headrace.cli.output import run_text
     from headrace.measure.bench.supervise import Sight
 
-    said = words("headrace", Sight("measuring", 3, 1200.0, 0.97, 250_000_000), step=step)
+    said = run_text("headrace", Sight("measuring", 3, 1200.0, 0.97, 250_000_000), step=step)
     assert said.startswith("headrace: measuring, 1,200 samples/s")
     assert ("97% stalled" in said) == shown
 

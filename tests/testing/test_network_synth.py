@@ -113,7 +113,7 @@ def test_the_command_writes_them_and_says_so(tmp_path, capsys):
     assert "20 files, 100 rows" in capsys.readouterr().out
     asked = ["synth", out, "--preset", "network", "--rows", "5", "--only", "test", "--json"]
     assert main(asked) == 0
-    (made,) = json.loads(capsys.readouterr().out)
+    (made,) = json.loads(capsys.readouterr().out)["datasets"]
     assert (made["name"], made["rows"]) == ("test", 100)
     assert main(["synth", out, "--rows", "5"]) == 2
     assert "--rows is for the preset network" in capsys.readouterr().err

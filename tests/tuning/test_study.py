@@ -176,7 +176,7 @@ def test_an_interrupted_study_says_how_to_go_on(here):
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert f"to continue: headrace study {path}" in errors
+    assert f"to resume: headrace study {path}" in errors
     assert read_rows(here / "studies" / "s")["a"]["status"] == "interrupted"
 
 

@@ -168,7 +168,7 @@ def test_ctrl_c_keeps_the_best_so_far_and_says_how_to_go_on(data, tmp_path):
     os.kill(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130, err
-    assert "to continue: headrace tune" in err
+    assert "to resume: headrace tune" in err
     assert "headrace bench" in out
     written = json.loads((tmp_path / "t" / "result.json").read_text())
     assert written["search"]["ended"] == "interrupted"

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.live import LiveLine
-from headrace.cli.output import print_json, print_table
+from headrace.cli.output import add_json_option, print_table, run_line
 
 if TYPE_CHECKING:
     from headrace.measure.bench.run import Watch
@@ -58,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-limit", action="store_true", help="do not measure the limits")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="archive (default: runs)")
     parser.add_argument("--name", help="name of the run's folder")
-    parser.add_argument("--json", metavar="FILE", help="also write the result here; - for stdout")
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -78,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     rivals = args.versus.split(",") if args.versus else []
     backends = [args.backend, *(name for name in rivals if name != args.backend)]
     jobs = jobs_of(args.mixture, args.overrides, backends)
-    with LiveLine(quiet=args.json == "-", step=args.compute > 0) as watch:
+    with run_line(quiet=args.json.on_stdout, step=args.compute > 0) as watch:
         if args.limit:
             return _limits(next(iter(jobs.values())), args, watch)
         if args.versus:
@@ -101,8 +99,8 @@ def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> 
         limit=not args.no_limit,
         watch=watch,
     )
-    _write(args.json, result)
-    if args.json != "-":
+    args.json.write(result)
+    if not args.json.on_stdout:
         _print_result(result)
         print(f"\narchived in {folder}")
     return {"complete": 0, "incomplete": 130}.get(result["status"], 1)
@@ -167,8 +165,8 @@ def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch
         limit=not args.no_limit,
         watch=watch,
     )
-    _write(args.json, {"comparison": found.rows, "ratios": found.ratios})
-    if args.json != "-":
+    args.json.write({"comparison": found.rows, "ratios": found.ratios})
+    if not args.json.on_stdout:
         rows = []
         for backend, row in found.rows.items():
             rows.append(
@@ -214,8 +212,8 @@ def _limits(job: Job, args: argparse.Namespace, watch: Watch) -> int:
     if found is None:
         print(f"headrace bench: {outcome.status}: {outcome.cause}", file=sys.stderr)
         return 130 if outcome.status == "incomplete" else 1
-    _write(args.json, found)
-    if args.json != "-":
+    args.json.write(found)
+    if not args.json.on_stdout:
         print(
             f"decode limit   {found['decode_limit_samples_per_s']:,.0f} samples/s in "
             f"{found['processes']} processes"
@@ -226,13 +224,6 @@ def _limits(job: Job, args: argparse.Namespace, watch: Watch) -> int:
         )
         print(f"\narchived in {begun.folder}")
     return 0
-
-
-def _write(target: str | None, value: Any) -> None:
-    if target == "-":
-        print_json(value)
-    elif target:
-        Path(target).write_text(json.dumps(value, indent=2) + "\n")
 
 
 def _seconds(value: float | None) -> str:

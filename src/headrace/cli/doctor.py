@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from headrace.cli.output import print_json
+from headrace.cli.output import add_json_option, status_line
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -39,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="of the loader (default: 5)")
     parser.add_argument("--flops-per-step", type=float, metavar="N", help="of the model, for MFU")
     parser.add_argument("--peak-flops", type=float, metavar="N", help="of the device, a second")
-    parser.add_argument("--json", metavar="FILE", help="also write the result here; - for stdout")
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -56,11 +53,8 @@ def run(args: argparse.Namespace) -> int:
     )
     verdict = give_verdict(evidence)
     found = {"verdict": verdict.to_dict(), "evidence": evidence.to_dict()}
-    if args.json == "-":
-        print_json(found)
-    else:
-        if args.json:
-            Path(args.json).write_text(json.dumps(found, indent=2) + "\n")
+    args.json.write(found)
+    if not args.json.on_stdout:
         print(verdict_text(verdict, evidence))
     if verdict.kind == "unknown":
         return 2
@@ -76,26 +70,10 @@ def _evidence(args: argparse.Namespace) -> Evidence:
     from headrace.tuning.doctor.examine import examine
 
     job = jobs_of(args.mixture, args.overrides, ["headrace"])["headrace"]
-    with _Progress() as watch:
-        return examine(job, step_ms=args.step_ms, seconds=args.seconds, watch=watch)
-
-
-class _Progress:
-    """One line on stderr that says what is measured; nothing when no person watches."""
-
-    def __init__(self) -> None:
-        self._shown: Any = None
-
-    def __enter__(self) -> Callable[[str], None]:
-        if not sys.stderr.isatty():
-            return lambda _: None
-        from rich.console import Console
-
-        self._shown = Console(stderr=True).status("starting")
-        self._shown.start()
-        shown = self._shown
-        return lambda text: shown.update(f"examining: {text}")
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown is not None:
-            self._shown.stop()
+    with status_line() as show:
+        return examine(
+            job,
+            step_ms=args.step_ms,
+            seconds=args.seconds,
+            watch=lambda text: show(f"examining: {text}"),
+        )

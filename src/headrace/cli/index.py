@@ -8,6 +8,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.output import (
+    add_json_option,
+    plural,
+    print_table,
+    readable_bytes,
+    readable_count,
+)
+
 if TYPE_CHECKING:
     from headrace.catalog.catalog import Catalog
     from headrace.catalog.pool import ShardPool
@@ -43,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep catalogs below HEADRACE_CACHE even if they could lie beside the data",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +59,6 @@ def run(args: argparse.Namespace) -> int:
     from headrace.catalog.parquet import has_parquet
     from headrace.catalog.pool import ShardPool
     from headrace.catalog.progress import ProgressBar
-    from headrace.cli.output import print_json
     from headrace.cli.tables import index_tables, print_tables
     from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets
@@ -69,10 +76,9 @@ def run(args: argparse.Namespace) -> int:
                 failures.append(error)
     seconds = time.perf_counter() - started
     sets = index_tables(tables, args.cache, failures)
-    if args.json:
-        failed = [failure.to_dict() for failure in failures]
-        print_json({"datasets": rows, **({"tables": sets} if tables else {}), "failures": failed})
-    else:
+    failed = [failure.to_dict() for failure in failures]
+    args.json.write({"datasets": rows, **({"tables": sets} if tables else {}), "failures": failed})
+    if not args.json.on_stdout:
         if rows:
             _print(rows, seconds)
         if sets:
@@ -124,8 +130,6 @@ def _summary(catalog: Catalog) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]], seconds: float) -> None:
-    from headrace.cli.output import plural, print_table, readable_bytes, readable_count
-
     print_table(
         [
             "dataset",

@@ -6,6 +6,14 @@ import argparse
 import sys
 from typing import Any
 
+from headrace.cli.output import (
+    add_json_option,
+    plural,
+    print_table,
+    readable_bytes,
+    readable_count,
+)
+
 HELP = "show what is in datasets: splits, cameras, fields, instructions, pictures"
 DESCRIPTION = """\
 Show what is in datasets: splits, episodes, steps, cameras with size and encoding, bytes per frame,
@@ -19,9 +27,7 @@ folder of Parquet files: files, row groups, rows, columns and what differs betwe
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("path", metavar="PATH", nargs="+")
-    parser.add_argument(
-        "--json", action="store_true", help="print everything as JSON (a list for several datasets)"
-    )
+    add_json_option(parser, "everything")
     parser.add_argument(
         "--picture",
         metavar="FILE",
@@ -38,7 +44,6 @@ def run(args: argparse.Namespace) -> int:
     from headrace.catalog.describe import describe
     from headrace.catalog.parquet import has_parquet
     from headrace.catalog.progress import ProgressBar
-    from headrace.cli.output import print_json
     from headrace.cli.tables import index_tables, print_table_set
     from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets
@@ -55,22 +60,24 @@ def run(args: argparse.Namespace) -> int:
             except HeadraceError as error:
                 failures.append(error)
     sets = index_tables(tables, False, failures)
-    if args.json:
-        everything = [*descriptions, *sets]
-        single = len(folders) + len(tables) == 1 and everything
-        print_json(everything[0] if single else everything)
-    elif len(descriptions) == 1:
-        _print_one(descriptions[0])
-    elif descriptions:
-        _print_many(descriptions)
-    if not args.json:
+    found = [*descriptions, *sets]
+    if len(folders) + len(tables) == 1 and found:
+        args.json.write(found[0])
+    else:
+        failed = [failure.to_dict() for failure in failures]
+        args.json.write({"datasets": descriptions, "tables": sets, "failures": failed})
+    if not args.json.on_stdout:
+        if len(descriptions) == 1:
+            _print_one(descriptions[0])
+        elif descriptions:
+            _print_many(descriptions)
         for one in sets:
             print_table_set(one)
     if args.picture and catalogs:
         from headrace.cli.contact_sheet import write_contact_sheet
 
         count = write_contact_sheet(catalogs, args.picture, args.pairs)
-        if not args.json:
+        if not args.json.on_stdout:
             print(f"{count} pairs in {args.picture}")
     for failure in failures:
         print(f"headrace inspect: {failure}", file=sys.stderr)
@@ -78,8 +85,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_one(description: dict[str, Any]) -> None:
-    from headrace.cli.output import print_table, readable_bytes, readable_count
-
     known = description["registry_name"]
     print(f"{description['name']} {description['version']}  ({description['path']})")
     if known:
@@ -151,8 +156,6 @@ def _shape(field: dict[str, Any]) -> str:
 
 
 def _print_many(descriptions: list[dict[str, Any]]) -> None:
-    from headrace.cli.output import plural, print_table, readable_bytes, readable_count
-
     def line(description: dict[str, Any]) -> tuple[str, ...]:
         splits = description["splits"].values()
         main = next(

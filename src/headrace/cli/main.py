@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import pairwise
+from typing import Any
 
+from headrace.cli.output import STDOUT
 from headrace.errors import HeadraceError
 
 __all__ = ["entry", "main"]
@@ -73,13 +78,39 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """The arguments; overrides (`key=value`) may stand anywhere, which argparse does not do."""
-    args, rest = parser.parse_known_args(arguments)
-    overrides = [each for each in rest if "=" in each and not each.startswith("-")]
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for number, (word, following) in enumerate(pairwise(words)):
+        if word == "--json" and _is_override(following):
+            words[number] = f"--json={STDOUT}"
+    args, rest = parser.parse_known_args(words)
+    overrides = [each for each in rest if _is_override(each)]
     if rest != overrides or (rest and not hasattr(args, "overrides")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if overrides:
         args.overrides = [*args.overrides, *overrides]
     return args
+
+
+def _is_override(word: str) -> bool:
+    return "=" in word and not word.startswith("-")
+
+
+@contextlib.contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """Let a job that a cluster ends (SIGTERM) keep what it has finished, as after Ctrl-C."""
+
+    def interrupt(_number: int, _frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # only the main thread may set handlers
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,7 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        code: int = args.run(args)
+        with _sigterm_interrupts():
+            code: int = args.run(args)
         sys.stdout.flush()
         return code
     except HeadraceError as error:

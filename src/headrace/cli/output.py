@@ -1,44 +1,105 @@
-"""Printing: tables for people, JSON for programs, sizes in words."""
+"""What commands print: JSON for programs; tables, numbers and progress for people."""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["plural", "print_json", "print_table", "readable_bytes", "readable_count"]
+from headrace.errors import UsageError
+
+if TYPE_CHECKING:
+    from headrace.measure.bench.run import Watch
+
+__all__ = [
+    "JsonOutput",
+    "add_json_option",
+    "one_line",
+    "plural",
+    "print_resume_hint",
+    "print_table",
+    "progress_bar",
+    "readable_bytes",
+    "readable_count",
+    "run_line",
+    "status_line",
+]
+
+STDOUT = "-"  #: what `--json` alone stands for
+
+# -- JSON ----------------------------------------------------------------------------------------
 
 
-def print_json(value: Any) -> None:
-    """A value as JSON on stdout."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+@dataclass(frozen=True, slots=True)
+class JsonOutput:
+    """Where a command's result goes as JSON: nowhere, to stdout, or to a file.
 
-
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A plain table on stdout; columns whose name starts with ">" are aligned to the right.
-
-    >>> print_table(["name", ">steps"], [("bridge", "1,031"), ("rt1", "40")])
-    name    steps
-    ------  -----
-    bridge  1,031
-    rt1        40
+    A command writes its result once (`args.json.write(result)`), and prints nothing else to stdout
+    `if args.json.on_stdout`.
     """
-    heads = [column.lstrip(">") for column in columns]
-    cells = [[_one_line(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-    rule = ["-" * width if head.strip() else "" for head, width in zip(heads, widths, strict=True)]
-    for row in (heads, rule, *cells):
-        aligned = (
-            cell.rjust(width) if column.startswith(">") else cell.ljust(width)
-            for cell, width, column in zip(row, widths, columns, strict=True)
-        )
-        print("  ".join(aligned).rstrip())
+
+    target: str | None = None
+
+    @property
+    def on_stdout(self) -> bool:
+        """Whether stdout belongs to the JSON."""
+        return self.target == STDOUT
+
+    def write(self, result: dict[str, Any]) -> None:
+        """Write the result where it was asked for, if it was."""
+        if self.target is None:
+            return
+        text = json.dumps(result, indent=2, ensure_ascii=False) + "\n"
+        if self.on_stdout:
+            sys.stdout.write(text)
+            return
+        path = Path(self.target)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise UsageError(
+                f"the JSON cannot be written: {error.strerror}",
+                file=self.target,
+                remedy="Check its folder, or give --json another FILE",
+            ) from None
+
+    @contextlib.contextmanager
+    def kept_clean(self) -> Iterator[None]:
+        """Send what others print to stderr meanwhile, where stdout belongs to the JSON."""
+        if self.on_stdout:
+            with contextlib.redirect_stdout(sys.stderr):
+                yield
+        else:
+            yield
 
 
-def _one_line(text: str, limit: int = 72) -> str:
-    """Text from the data, made fit for one line of a terminal."""
-    shown = "".join(c if c.isprintable() else " " for c in text)
-    return shown if len(shown) <= limit else shown[: limit - 3] + "..."
+def add_json_option(parser: argparse.ArgumentParser, what: str = "the result") -> None:
+    """Add `--json [FILE]`; `args.json` is then a `JsonOutput`."""
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const=JsonOutput(STDOUT),
+        default=JsonOutput(),
+        type=_json_target,
+        metavar="FILE",
+        help=f"print {what} as one JSON object and nothing else; with FILE, write it there as well",
+    )
+
+
+def _json_target(value: str) -> JsonOutput:
+    if Path(value).is_dir():
+        raise argparse.ArgumentTypeError(f"{value!r} is a folder: put --json behind the paths")
+    return JsonOutput(value)
+
+
+# -- numbers and text ----------------------------------------------------------------------------
 
 
 def readable_bytes(number: float | None) -> str:
@@ -57,7 +118,7 @@ def readable_bytes(number: float | None) -> str:
 
 
 def readable_count(number: int | None) -> str:
-    """A count with thousands separated; a dash for one that is not known."""
+    """A count with thousands separators; a dash for an unknown one."""
     return "-" if number is None else f"{number:,}"
 
 
@@ -68,3 +129,116 @@ def plural(number: int, noun: str) -> str:
     ('1 dataset', '2 datasets')
     """
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """Text from data or from a run, which may hold anything, made safe for one terminal line."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return shown if limit is None or len(shown) <= limit else shown[: limit - 3] + "..."
+
+
+# -- tables --------------------------------------------------------------------------------------
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on stdout; columns whose name starts with ">" are aligned to the right.
+
+    In a terminal it fits the width, by shortening cells; elsewhere it is as wide as it must be.
+
+    >>> print_table(["name", ">steps"], [("bridge", "1,031"), ("rt1", "40")])
+    name    steps
+    ─────────────
+    bridge  1,031
+    rt1        40
+    """
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(
+            Text(column.lstrip(">")),
+            justify="right" if right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+        )
+    for row in rows:
+        table.add_row(*(Text(one_line(cell, 72)) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 10_000)
+    with console.capture() as captured:
+        console.print(table)
+    for line in captured.get().splitlines():
+        print(line.rstrip())
+
+
+# -- progress ------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def status_line(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """One line on stderr that says what runs now; nothing when nobody watches."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("starting") as status:
+        yield lambda text: status.update(escape(text))
+
+
+@contextlib.contextmanager
+def run_line(*, quiet: bool, step: bool) -> Iterator[Watch]:
+    """A status line for benchmark runs. `step`: the run simulates a step, so stalls mean something.
+
+    Without a step the loader is asked for the next batch at once, and the consumer always waits.
+    """
+    with status_line(quiet=quiet) as show:
+        yield lambda title, sight: show(run_text(title, sight, step=step))
+
+
+def run_text(title: str, sight: Any, *, step: bool) -> str:
+    """What is seen of a run, in one line."""
+    rate = f", {sight.samples_per_s:,.0f} samples/s" if sight.samples_per_s else ""
+    if rate and step:
+        rate += f", {sight.stalled:.0%} stalled"
+    return f"{title}: {sight.phase}{rate}, {sight.anonymous / 1e6:,.0f} MB"
+
+
+@contextlib.contextmanager
+def progress_bar(verb: str, unit: str) -> Iterator[Callable[[int, int, str], None] | None]:
+    """A bar on stderr, moved by calling it with (done, total, name); None when nobody watches."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    with Progress(
+        TextColumn(verb + " {task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(unit),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, name: bar.update(
+            task, completed=done, total=total, description=name
+        )
+
+
+def print_resume_hint() -> None:
+    """After an interruption: the command that resumes, which is this one without `--again`."""
+    words = ["headrace", *(each for each in sys.argv[1:] if each != "--again")]
+    print(f"interrupted; to resume: {shlex.join(words)}", file=sys.stderr)

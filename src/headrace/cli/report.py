@@ -8,6 +8,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.output import add_json_option, one_line, print_table
+
 if TYPE_CHECKING:
     from headrace.measure.report.run import Run
 
@@ -33,12 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where to write the page of several runs (default: comparison.html), or one more "
         "copy of the page of one",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    add_json_option(parser, "the figures")
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the report; 1 if something in the runs could not be read."""
-    from headrace.cli.output import print_json, print_table
     from headrace.measure.report.page import COLUMNS, row_cells
     from headrace.measure.report.runs import read_runs
     from headrace.measure.report.slow_tables import run_tables, switch_table
@@ -54,28 +55,27 @@ def run(args: argparse.Namespace) -> int:
         path = write_comparison(folders, args.out or Path("comparison.html"))
     runs, ranges, failures = read_runs(folders)
     verdict = comparison_verdict(runs, ranges) if len(runs) > 1 else ""
-    if args.json:
-        print_json(
-            {
-                "page": str(path),
-                "verdict": verdict or None,
-                "runs": [_as_json(run) for run in runs],
-                "failures": [str(error) for error in failures],
-            }
-        )
-    else:
+    args.json.write(
+        {
+            "page": str(path),
+            "verdict": verdict or None,
+            "runs": [_as_json(run) for run in runs],
+            "failures": [str(error) for error in failures],
+        }
+    )
+    if not args.json.on_stdout:
         cells = [row_cells(run) for run in runs]
         print_table([COLUMNS[0], *(f">{c}" for c in COLUMNS[1:-1])], (row[:-1] for row in cells))
         print()
         for row in cells:
-            print(f"{_one_line(row[0])}: {_one_line(row[-1])}")
+            print(f"{one_line(row[0])}: {one_line(row[-1])}")
         for table in run_tables(runs[0]) if len(runs) == 1 else [switch_table(runs)]:
             print(f"\n{table.text()}", end="")
         print()
-        print(f"{_one_line(verdict)}\n{path}" if verdict else path)
+        print(f"{one_line(verdict)}\n{path}" if verdict else path)
     for run in runs:
         for problem in run.problems:
-            print(f"headrace report: {_one_line(run.label)}: {problem}", file=sys.stderr)
+            print(f"headrace report: {one_line(run.label)}: {problem}", file=sys.stderr)
     for error in failures:
         print(f"headrace report: {error}", file=sys.stderr)
     return 1 if failures or any(run.problems for run in runs) else 0
@@ -107,8 +107,3 @@ def _as_json(run: Run) -> dict[str, Any]:
         },
         "problems": list(run.problems),
     }
-
-
-def _one_line(text: str) -> str:
-    """Text from a run, which may hold anything, made fit for a terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)

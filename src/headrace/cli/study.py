@@ -9,9 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.interrupted import say_how_to_continue, terminated_is_interrupted
-from headrace.cli.live import LiveLine
-from headrace.cli.output import plural, print_json, print_table
+from headrace.cli.output import (
+    add_json_option,
+    plural,
+    print_resume_hint,
+    print_table,
+    run_line,
+)
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, help="rounds")
     parser.add_argument("--floor", metavar="SIZE", help="memory that must stay free, as 5GiB")
     parser.add_argument("--timeout", type=float, help="seconds a run may take")
-    parser.add_argument("--json", metavar="FILE", help="also write the result here; - for stdout")
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -66,10 +70,10 @@ def run(args: argparse.Namespace) -> int:
     study = _study(args)
     trials = _chosen(plan(study, args.overrides, cpus=allowed_cpus()), args.only)
     about = About.of(study, args.overrides)
-    quiet = args.json == "-"
+    quiet = args.json.on_stdout
     folder = args.out or Path("studies") / study.name
     step = any(trial.settings.compute_ms for trial in trials)
-    with terminated_is_interrupted(), LiveLine(quiet=quiet, step=step) as watch:
+    with run_line(quiet=quiet, step=step) as watch:
         found = run_study(
             trials,
             folder,
@@ -80,11 +84,11 @@ def run(args: argparse.Namespace) -> int:
             watch=watch,
             tell=(lambda *_: None) if quiet else _tell,
         )
-    _write(args.json, folder)
+    args.json.write(json.loads((folder / "results.json").read_text()))
     if not quiet:
         _print(found, about)
     if found.interrupted:
-        say_how_to_continue()
+        print_resume_hint()
         return 130
     return 0 if all(row.status in _FINE for row in found.rows) else 1
 
@@ -130,7 +134,7 @@ def _study(args: argparse.Namespace) -> Study:
 
 def _chosen(trials: Sequence[Trial], labels: Sequence[str] | None) -> list[Trial]:
     """The rows asked for, and the baseline, without which there is nothing to compare."""
-    from headrace.config.values import nearest
+    from headrace.config.typed import nearest
 
     names = [trial.label for trial in trials]
     for label in labels or ():
@@ -172,13 +176,3 @@ def _print(found: Finished, about: About) -> None:
     print(f"\n{found.decision.words}")
     made = f"{plural(found.repeated, 'run')} made now" if found.repeated else "nothing left to run"
     print(f"\n{made}; log, tables, plots and runs are in {found.folder}")
-
-
-def _write(target: str | None, folder: Path) -> None:
-    if not target:
-        return
-    text = (folder / "results.json").read_text()
-    if target == "-":
-        print_json(json.loads(text))
-    else:
-        Path(target).write_text(text)

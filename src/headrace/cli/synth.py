@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
-from contextlib import ExitStack
 from typing import Any
 
+from headrace.cli.output import add_json_option, plural, progress_bar, readable_bytes
 from headrace.errors import UsageError
 
 HELP = "write synthetic datasets: RLDS in TFDS's exact layout, or Parquet"
@@ -47,14 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only this dataset, by its registry name, or split of network; may be repeated",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the datasets."""
     from dataclasses import asdict
-
-    from headrace.cli.output import plural, print_json, readable_bytes
 
     network = args.preset == "network"
     if not network:
@@ -65,13 +62,11 @@ def run(args: argparse.Namespace) -> int:
                     remedy="Leave it out, or add --preset network",
                 )
     started = time.perf_counter()
-    with ExitStack() as stack:
-        unit = "rows" if network else "images"
-        report = _bar(stack, unit) if sys.stderr.isatty() else None
+    with progress_bar("writing", "rows" if network else "images") as report:
         written = (_network if network else _datasets)(args, report)
     seconds = time.perf_counter() - started
-    if args.json:
-        print_json([{**asdict(one), "path": str(one.path)} for one in written])
+    args.json.write({"datasets": [{**asdict(one), "path": str(one.path)} for one in written]})
+    if args.json.on_stdout:
         return 0
     named = (
         {"files": "file", "rows": "row"} if network else {"episodes": "episode", "frames": "image"}
@@ -110,27 +105,3 @@ def _network(args: argparse.Namespace, report: Any) -> list[Any]:
         report=report,
         **{name: value for name, value in asked.items() if value is not None},
     )
-
-
-def _bar(stack: ExitStack, unit: str) -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as TimeLeft
-
-    bar = stack.enter_context(
-        Progress(
-            TextColumn("writing {task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn(unit),
-            TimeLeft(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-    )
-    task = bar.add_task("", total=None)
-
-    def report(done: int, total: int, name: str) -> None:
-        bar.update(task, completed=done, total=total, description=name)
-
-    return report

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 import shlex
 import sys
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.interrupted import terminated_is_interrupted
-from headrace.cli.output import print_json
+from headrace.cli.output import JsonOutput, add_json_option
 from headrace.errors import HeadraceError, UsageError
 
 if TYPE_CHECKING:
@@ -54,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="a folder with experiment/NAME.yaml, model/NAME.yaml, ...; may be repeated",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write the result here; - for stdout")
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -74,13 +71,9 @@ def run(args: argparse.Namespace) -> int:
         program = import_module(f"headrace.recipes.{composed.recipe}.program")
     except ModuleNotFoundError as error:
         raise _missing(error) from error
-    quiet = contextlib.redirect_stdout(sys.stderr) if args.json == "-" else contextlib.nullcontext()
-    with terminated_is_interrupted(), quiet:
+    with args.json.kept_clean():
         ended: Ended = program.train(plan)
-    if args.json == "-":
-        print_json(ended.result)
-    elif args.json:
-        Path(args.json).write_text(json.dumps(ended.result, indent=2) + "\n")
+    args.json.write(ended.result)
     if ended.status == "failed":
         print(f"headrace train: {ended.cause}", file=sys.stderr)
         return 1
@@ -102,15 +95,12 @@ def _list(folders: list[Path]) -> int:
     return 0
 
 
-def _print_config(config: dict[str, Any], target: str | None) -> int:
+def _print_config(config: dict[str, Any], json: JsonOutput) -> int:
     from headrace.config.documents import to_yaml
 
-    if target == "-":
-        print_json(config)
-    else:
+    json.write(config)
+    if not json.on_stdout:
         print(to_yaml(config), end="")
-        if target:
-            Path(target).write_text(json.dumps(config, indent=2) + "\n")
     return 0
 
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.interrupted import say_how_to_continue, terminated_is_interrupted
-from headrace.cli.live import LiveLine
-from headrace.cli.output import plural, print_json, print_table
+from headrace.cli.output import (
+    add_json_option,
+    plural,
+    print_resume_hint,
+    print_table,
+    run_line,
+)
 
 if TYPE_CHECKING:
     from headrace.tuning.attempt import Attempt
@@ -55,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also try options that shuffle worse or better, as shuffle buffers",
     )
     parser.add_argument("--out", type=Path, help="folder (default: tunes/MIXTURE_BACKEND)")
-    parser.add_argument("--json", metavar="FILE", help="also write the result here; - for stdout")
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -75,8 +80,8 @@ def run(args: argparse.Namespace) -> int:
         args.reorder,
     )
     folder = args.out or Path("tunes") / f"{Path(args.mixture).stem}_{args.backend}"
-    quiet = args.json == "-"
-    with terminated_is_interrupted(), LiveLine(quiet=quiet, step=False) as watch:
+    quiet = args.json.on_stdout
+    with run_line(quiet=quiet, step=False) as watch:
         tuned = tune(
             asked,
             folder,
@@ -84,11 +89,11 @@ def run(args: argparse.Namespace) -> int:
             tell=(lambda *_: None) if quiet else _tell,
             begun=(lambda _: None) if quiet else lambda space: _announce(space, asked),
         )
-    _write(args.json, folder)
+    args.json.write(json.loads((folder / "result.json").read_text()))
     if not quiet:
         _print(tuned, asked)
     if tuned.found.ended == "interrupted":
-        say_how_to_continue()
+        print_resume_hint()
         return 130
     return 1 if tuned.found.ended == "nothing runs" else 0
 
@@ -138,15 +143,3 @@ def _print(tuned: Tuned, asked: Asked) -> None:
         f"\n{plural(tuned.made, 'run')} made{known}; tuned.yaml, log.md, result.json and the runs "
         f"are in {tuned.folder}"
     )
-
-
-def _write(target: str | None, folder: Path) -> None:
-    if not target:
-        return
-    text = (folder / "result.json").read_text()
-    if target == "-":
-        import json
-
-        print_json(json.loads(text))
-    else:
-        Path(target).write_text(text)

@@ -7,6 +7,8 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from headrace.cli.output import add_json_option, plural, readable_bytes
+
 if TYPE_CHECKING:
     from headrace.catalog.verify import Verdict
 
@@ -33,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="leave damaged episodes out of the catalog from now on",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
-    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +43,6 @@ def run(args: argparse.Namespace) -> int:
     from headrace.catalog.pool import ShardPool
     from headrace.catalog.progress import ProgressBar
     from headrace.catalog.verify import quarantine, verify
-    from headrace.cli.output import plural, print_json
     from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets
 
@@ -54,19 +55,25 @@ def run(args: argparse.Namespace) -> int:
                 verdicts.append(verify(folder, decode=args.decode, pool=pool, progress=progress))
             except HeadraceError as error:
                 failures.append(error)
-    if args.json:
-        print_json([_as_json(verdict) for verdict in verdicts])
-    else:
+    ok = not failures and all(verdict.ok for verdict in verdicts)
+    args.json.write(
+        {
+            "ok": ok,
+            "datasets": [_as_json(verdict) for verdict in verdicts],
+            "failures": [failure.to_dict() for failure in failures],
+        }
+    )
+    if not args.json.on_stdout:
         for verdict in verdicts:
             _print(verdict)
     for verdict in verdicts:
         if args.quarantine and not verdict.ok:
             count = quarantine(verdict)
-            if not args.json:
+            if not args.json.on_stdout:
                 print(f"{verdict.name} {verdict.version}: {plural(count, 'episode')} quarantined")
     for failure in failures:
         print(f"headrace verify: {failure}", file=sys.stderr)
-    return 1 if failures or not all(verdict.ok for verdict in verdicts) else 0
+    return 0 if ok else 1
 
 
 def _as_json(verdict: Verdict) -> dict[str, Any]:
@@ -85,8 +92,6 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
 
 
 def _print(verdict: Verdict) -> None:
-    from headrace.cli.output import plural, readable_bytes
-
     state = "ok" if verdict.ok else f"{plural(verdict.damaged, 'episode')} DAMAGED"
     print(
         f"{verdict.name} {verdict.version}: {state}; {plural(verdict.records, 'record')}, "

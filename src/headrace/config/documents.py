@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from headrace.config.values import nearest, unknown_key
+from headrace.config.typed import nearest, unknown_key
 from headrace.errors import UsageError
 
 __all__ = [

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -12,10 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.documents import TOP_KEYS, find_document, overridden, read_document, to_yaml
-from headrace.config.values import check_name, checked, mapping, nearest, path_value, shown
+from headrace.config.typed import mapping, nearest, shown
 from headrace.errors import UsageError
 
 __all__ = ["Mixture", "Source"]
+
+
+#: Lowest value of the numbers, and whether they must be whole.
+_NUMBERS = {
+    "offset": (1, True),
+    "samples_per_episode": (0, True),
+    "offset_seconds": (0, False),
+    "hz": (0, False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +52,10 @@ class Source:
     samples_per_episode: int = 0  #: per pass; 0: all
 
     def __post_init__(self) -> None:
-        check_name(self.name, "name")
+        _check_name(self.name, "name")
         where = f"sources.{self.name}"
         values = {key: getattr(self, key) for key in SOURCE_KEYS}
-        for key, value in checked(values, where, SOURCE_KEYS).items():
+        for key, value in _checked(values, where, SOURCE_KEYS).items():
             object.__setattr__(self, key, value)
         if self.offset is not None and self.offset_seconds is not None:
             raise UsageError(
@@ -73,7 +83,7 @@ class Mixture:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))
-        object.__setattr__(self, "root", path_value(self.root, "root"))
+        object.__setattr__(self, "root", _path(self.root, "root"))
         if not self.sources:
             raise UsageError("sources is empty", remedy="Give at least one source.")
         names = [source.name for source in self.sources]
@@ -129,7 +139,7 @@ class Mixture:
         """From plain values as in the YAML; relative paths are relative to `folder`."""
         top = mapping(values, "the mixture", TOP_KEYS)
         defaults = mapping(top.get("defaults") or {}, "defaults", DEFAULT_KEYS)
-        defaults = checked(defaults, "defaults", DEFAULT_KEYS)
+        defaults = _checked(defaults, "defaults", DEFAULT_KEYS)
         listed = top.get("sources")
         if not isinstance(listed, (list, tuple)):
             raise UsageError(
@@ -141,11 +151,11 @@ class Mixture:
             named = isinstance(entry, Mapping) and isinstance(entry.get("name"), str)
             where = f"sources.{entry['name']}" if named else f"sources[{i}]"
             given = mapping(entry, where, SOURCE_KEYS)
-            check_name(given.get("name"), f"sources[{i}].name")
+            _check_name(given.get("name"), f"sources[{i}].name")
             merged = _merge(defaults, given)
-            merged["path"] = path_value(merged.get("path"), f"{where}.path", folder)
+            merged["path"] = _path(merged.get("path"), f"{where}.path", folder)
             sources.append(Source(**merged))
-        return cls(tuple(sources), path_value(top.get("root"), "root", folder))
+        return cls(tuple(sources), _path(top.get("root"), "root", folder))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, the inverse of `from_dict`; defaults are written out where they matter."""
@@ -167,6 +177,77 @@ class Mixture:
 
 SOURCE_KEYS = tuple(field.name for field in dataclasses.fields(Source))
 DEFAULT_KEYS = tuple(key for key in SOURCE_KEYS if key not in ("name", "path", "version"))
+
+
+def _checked(values: Mapping[str, Any], where: str, keys: Iterable[str]) -> dict[str, Any]:
+    """The values with their types: weights as floats or None, paths as paths."""
+    found: dict[str, Any] = {}
+    for key, value in mapping(values, where, keys).items():
+        place = f"{where}.{key}"
+        if key == "weight":
+            found[key] = _weight(value, place)
+        elif key == "path":
+            found[key] = _path(value, place)
+        elif key in _NUMBERS:
+            found[key] = _number(key, value, place)
+        elif value is None and key not in ("name", "split"):
+            found[key] = None
+        else:
+            _check_text(value, place)
+            found[key] = value
+    return found
+
+
+def _weight(value: Any, where: str) -> float | None:
+    if value is None or value == "proportional":
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise UsageError(
+            f"{where} is {shown(value)}",
+            remedy='Give a finite number (a share), or null or "proportional".',
+        )
+    return float(value)
+
+
+def _number(key: str, value: Any, where: str) -> float | int | None:
+    lowest, whole = _NUMBERS[key]
+    if value is None:
+        return 0 if key == "samples_per_episode" else None
+    kinds = (int,) if whole else (int, float)
+    good = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
+    if not good or value < lowest or (not whole and value == 0):
+        wanted = f"a whole number from {lowest} upwards" if whole else "a number above 0"
+        raise UsageError(f"{where} is {shown(value)}", remedy=f"Give {wanted}.")
+    return value  # type: ignore[no-any-return]
+
+
+def _path(value: Any, where: str, folder: str | Path | None = None) -> Path | None:
+    """A path, relative ones below `folder`."""
+    if value is None:
+        return None
+    if not isinstance(value, Path):
+        _check_text(value, where)
+        if "://" in value:
+            raise UsageError(
+                f"{where} is the address {value!r}", remedy="Give a folder of this machine."
+            )
+    path = Path(value).expanduser()
+    return path if folder is None else Path(folder).absolute() / path
+
+
+def _check_name(value: Any, where: str) -> None:
+    """Complain of a source without a name."""
+    if value is None:
+        raise UsageError(f"{where} is missing", remedy="Every source has a name.")
+    _check_text(value, where)
+
+
+def _check_text(value: Any, where: str) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(
+            f"{where} is {shown(value)}, not text",
+            remedy="Give a text; quote what looks like a number.",
+        )
 
 
 @cache

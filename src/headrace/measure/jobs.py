@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.config import Mixture
 from headrace.config.documents import parse_override
-from headrace.config.values import nearest
+from headrace.config.typed import nearest
 from headrace.errors import UsageError
 from headrace.measure.baselines import BASELINES, find_baseline
 from headrace.measure.job import Job

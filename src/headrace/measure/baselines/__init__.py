@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from headrace.config.values import nearest
+from headrace.config.typed import nearest
 from headrace.errors import UsageError
 from headrace.measure.baselines.baseline import Baseline
 

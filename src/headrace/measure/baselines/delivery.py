@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.config.values import nearest
+from headrace.config.typed import nearest
 from headrace.errors import UsageError
 from headrace.loader import Batch
 from headrace.measure.job import Job

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace.config import Mixture
+from headrace.config.typed import plain, typed
 from headrace.errors import UsageError
 from headrace.recipes.laq.config import LaqConfig, TrainingConfig
 from headrace.recipes.training.compose import Composed
 from headrace.recipes.training.made_data import MadeData
-from headrace.recipes.training.options import plain, typed
 
 __all__ = ["DataOptions", "LaqRun", "LoaderChoices", "LoggingOptions", "TrainingOptions", "checked"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.documents import parse_override, read_document
-from headrace.config.values import nearest, shown
+from headrace.config.typed import nearest, shown
 from headrace.errors import UsageError
 
 __all__ = ["Composed", "Experiment", "compose", "experiments"]

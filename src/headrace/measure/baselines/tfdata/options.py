@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
-from headrace.config.values import nearest, shown
+from headrace.config.typed import nearest, shown
 from headrace.errors import UsageError
 from headrace.measure.baselines.tfdata.knobs import (
     AUTOTUNE,

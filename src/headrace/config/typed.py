@@ -1,19 +1,19 @@
-"""Plain values, as YAML and command lines give them, into the dataclasses of a recipe.
+"""Plain values, as YAML and command lines give them, into dataclasses: the one reader of config.
 
-Errors name the key path, the value, what would do, and the nearest name where one is mistyped.
+Errors name the key path, the value, what is accepted, and the nearest name where one is mistyped.
 """
 
 from __future__ import annotations
 
+import difflib
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from headrace.config.values import nearest, shown
 from headrace.errors import UsageError
 
-__all__ = ["plain", "typed"]
+__all__ = ["mapping", "nearest", "plain", "shown", "typed", "unknown_key"]
 
 _T = TypeVar("_T")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
@@ -74,8 +74,45 @@ def plain(value: Any) -> Any:
     return value
 
 
+def mapping(value: Any, where: str, keys: Iterable[str]) -> dict[str, Any]:
+    """A mapping with no other keys than these."""
+    if not isinstance(value, Mapping):
+        raise UsageError(
+            f"{where} is {shown(value)}, not a mapping", remedy="Write `{key: value, ...}`."
+        )
+    for key in value:
+        if key not in keys:
+            raise unknown_key(key, where, keys)
+    return dict(value)
+
+
+def unknown_key(key: Any, where: str, keys: Iterable[str]) -> UsageError:
+    """The error for a key that does not exist, with the nearest that does."""
+    place = key if where.startswith(("the ", "an ")) else f"{where}.{key}"
+    return UsageError(
+        f"unknown key {place!s}", remedy=f"{nearest(str(key), keys)}Keys here: {', '.join(keys)}."
+    )
+
+
+def shown(value: Any) -> str:
+    """Short repr of a value, with its type where the type may be the error."""
+    text = repr(value)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return (
+        text
+        if value is None or isinstance(value, (str, float))
+        else f"{text} ({type(value).__name__})"
+    )
+
+
+def nearest(word: str, words: Iterable[str], ask: str = "Did you mean {!r}? ") -> str:
+    """A question that offers the most similar word; empty if none is similar."""
+    near = difflib.get_close_matches(word, list(words), n=1)
+    return ask.format(near[0]) if near else ""
+
+
 class _UnknownKey(UsageError):
-    """Nothing at its level is called like it: `field`. Perhaps something elsewhere is."""
+    """A key (`field`) that nothing at its level is called; it may exist elsewhere."""
 
     def __str__(self) -> str:
         return f"{self.problem}. {self.remedy}"
