@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.config import Mixture
 from headrace.config.documents import overridden, parse_override, read_document
@@ -32,61 +32,63 @@ from headrace.measure.job import Job
 from headrace.measure.jobs import OWN_KEYS, jobs_of
 from headrace.tuning.study.trial import Guard, Status, Trial
 
-__all__ = ["Entry", "Rung", "Study", "packaged_studies", "plan", "read_study", "study_from"]
+__all__ = ["Entry", "Study", "packaged_studies", "plan", "read_study", "study_from"]
 
 #: What a run of a study measures if the file does not say: 20 to 30 batches a second are enough.
 _SECONDS = 8.0
 _KINDS = ("ladder", "grid", "runs")
-#: What a row can change about its base.
-_CHANGES = ("backend", "change", "sources", "copies", "command")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A run, written out: what it adds to the study's own settings."""
+    """A row as the file has it: what it adds to the study's settings, or to those of its base."""
 
     label: str | None = None
-    backend: str | None = None
+    against: str | None = None  #: the label of its base; None: the baseline
+    change: str | None = None  #: one override
     overrides: tuple[str, ...] = ()
+    backend: str | None = None
     sources: int | tuple[str, ...] | None = None  #: the first so many of the mixture, or these
     copies: int | None = None  #: of each source: the same data as that many sources
     command: str | tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        for number, override in enumerate(self.overrides):
-            _check_override(override, f"overrides[{number}]")
-        _check_change(self)
+        if self.label is not None and not self.label.strip():
+            raise UsageError("label is empty", remedy="Give a short name")
+        for override in self.own:
+            parse_override(override)
+        for key in ("sources", "copies"):
+            value = getattr(self, key)
+            if value == () or (isinstance(value, int) and value < 1):
+                raise UsageError(f"{key} is {shown(value)}", remedy="Give a number from 1 upwards")
+        if self.command is not None and not "".join(self.command).strip():
+            raise UsageError("command is empty", remedy="Give a text or a list of texts")
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """The overrides that it adds."""
+        return (*self.overrides, *([self.change] if self.change is not None else []))
+
+    @property
+    def words(self) -> list[str]:
+        """What it changes, as it stands in the tables."""
+        found = list(self.own)
+        for key in ("backend", "sources", "copies"):
+            if (value := getattr(self, key)) is not None:
+                found.append(f"{key}={_yaml(value)}")
+        if self.command is not None:
+            found.append(self.command if isinstance(self.command, str) else " ".join(self.command))
+        return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rung:
-    """A row of a ladder: the baseline, or the row named in `against`, with one change."""
-
-    label: str | None = None
-    against: str | None = None
-    change: str | None = None
-    backend: str | None = None
-    sources: int | tuple[str, ...] | None = None
-    copies: int | None = None
-    command: str | tuple[str, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if not _words(self):
-            raise UsageError("it changes nothing", remedy=f"Give one of {', '.join(_CHANGES)}")
-        if self.change is not None:
-            _check_override(self.change, "change")
-        _check_change(self)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A run with its name, and how it differs from the row it is compared with."""
+class _Row(NamedTuple):
+    """A run in full, and how it differs from the row it is compared with."""
 
     label: str
     entry: Entry
     change: str = ""
     own: tuple[str, ...] = ()  #: the overrides that it does not share with that row
-    against: str | None = None  #: None: the baseline
+    against: str | None = None  #: None: it is the baseline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +104,7 @@ class Study(BenchSettings):
     repeats: int = 3
     guard: Guard = field(default_factory=Guard)
     baseline: Entry | None = None  #: None: the first row of a grid or of runs
-    ladder: tuple[Rung, ...] | None = None
+    ladder: tuple[Entry, ...] | None = None
     grid: Mapping[str, Any] | None = None
     runs: tuple[Entry, ...] | None = None
 
@@ -118,15 +120,9 @@ class Study(BenchSettings):
             raise UsageError(f"{kinds[0]} is empty", remedy="Give at least one row")
         if self.repeats < 1:
             raise UsageError(f"repeats is {self.repeats}", remedy="Give a number from 1 upwards")
-        for number, override in enumerate(self.overrides):
-            _check_override(override, f"overrides[{number}]")
+        for override in self.overrides:
+            parse_override(override)
         rows = self.rows()
-        labels = [row.label for row in rows]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise UsageError(
-                    f"two rows are called {label!r}", remedy="Give each its own label."
-                )
         if self.train is not None and (self.mixture is not None or self.backend is not None):
             raise UsageError(
                 "train is given together with mixture or backend",
@@ -143,16 +139,31 @@ class Study(BenchSettings):
     @property
     def settings(self) -> BenchSettings:
         """The settings of every run."""
-        return BenchSettings(**{each.name: getattr(self, each.name) for each in fields(BenchSettings)})
+        return BenchSettings(
+            **{each.name: getattr(self, each.name) for each in fields(BenchSettings)}
+        )
 
     def rows(self) -> tuple[_Row, ...]:
         """Every row, the one that others are compared with first."""
         if self.ladder is not None:
-            return _ladder(self.baseline or Entry(), self.ladder)
-        rows = _grid(self.grid) if self.grid is not None else _runs(self.runs or ())
-        if self.baseline is None:
-            return rows
-        return (_Row(self.baseline.label or "baseline", self.baseline), *rows)
+            given = [(f"ladder[{n}]", entry) for n, entry in enumerate(self.ladder)]
+            first = self.baseline or Entry()
+        else:
+            entries = _grid(self.grid) if self.grid is not None else self.runs or ()
+            given = [(f"runs[{n}]", entry) for n, entry in enumerate(entries)]
+            first = self.baseline or given.pop(0)[1]
+        named = self.ladder is not None or self.baseline is not None
+        label = first.label or ("baseline" if named else ", ".join(first.words)) or "baseline"
+        rows = {label: _Row(label, first, "" if named else ", ".join(first.words), first.own)}
+        for where, entry in given:
+            row = _row(where, entry, label, rows, on_base=self.ladder is not None)
+            if row.label in rows:
+                raise UsageError(
+                    f"{where}: another row is called {row.label!r}, too",
+                    remedy="Give each its own label.",
+                )
+            rows[row.label] = row
+        return tuple(rows.values())
 
 
 # -- reading -------------------------------------------------------------------------------------
@@ -197,33 +208,34 @@ def study_from(values: Mapping[str, Any], folder: Path | None = None, name: str 
     return study
 
 
-def _ladder(first: Entry, rungs: Sequence[Rung]) -> tuple[_Row, ...]:
-    """Each row is its base with exactly one change."""
-    found = {(label := first.label or "baseline"): _Row(label, first)}
-    rows = [found[label]]
-    for number, rung in enumerate(rungs):
-        if rung.against is not None and rung.against not in found:
-            raise UsageError(
-                f"ladder[{number}].against is {rung.against!r}, not the label of a row before it",
-                remedy=f"{nearest(rung.against, found)}Rows before it: {', '.join(found)}.",
-            )
-        base = found[rung.against or label].entry
-        own = (rung.change,) if rung.change else ()
-        words = _words(rung)
-        entry = Entry(
-            label=rung.label,
-            backend=rung.backend or base.backend,
-            overrides=(*base.overrides, *own),
-            sources=base.sources if rung.sources is None else rung.sources,
-            copies=base.copies if rung.copies is None else rung.copies,
-            command=rung.command or base.command,
+def _row(
+    where: str, entry: Entry, baseline: str, before: Mapping[str, _Row], *, on_base: bool
+) -> _Row:
+    """A row, in a ladder as its base with the change."""
+    against = entry.against or baseline
+    if against not in before:
+        raise UsageError(
+            f"{where}.against is {against!r}, not the label of a row before it",
+            remedy=f"{nearest(against, before)}Rows before it: {', '.join(before)}.",
         )
-        rows.append(_Row(rung.label or " ".join(words), entry, ", ".join(words), own, rung.against))
-        found[rows[-1].label] = rows[-1]
-    return tuple(rows)
+    words = entry.words
+    if not words and (on_base or not entry.label):
+        raise UsageError(
+            f"{where} changes nothing",
+            remedy="Give change, overrides, backend, sources, copies or command",
+        )
+    base = before[against].entry if on_base else Entry()
+    full = Entry(
+        overrides=(*base.own, *entry.own),
+        backend=entry.backend or base.backend,
+        sources=base.sources if entry.sources is None else entry.sources,
+        copies=base.copies if entry.copies is None else entry.copies,
+        command=entry.command or base.command,
+    )
+    return _Row(entry.label or ", ".join(words), full, ", ".join(words), entry.own, against)
 
 
-def _grid(axes: Mapping[str, Any]) -> tuple[_Row, ...]:
+def _grid(axes: Mapping[str, Any]) -> list[Entry]:
     """Every combination of the values."""
     for key, values in axes.items():
         if not isinstance(values, list) or not values:
@@ -231,58 +243,14 @@ def _grid(axes: Mapping[str, Any]) -> tuple[_Row, ...]:
                 f"grid.{key} is {shown(values)}, not a list of values",
                 remedy=f"Write `{key}: [a, b]`",
             )
-    rows = []
+    entries = []
     for combination in itertools.product(*axes.values()):
         chosen = dict(zip(axes, combination, strict=True))
-        words = [f"{key}={_yaml(value)}" for key, value in chosen.items()]
-        overrides = tuple(word for word in words if not word.startswith("backend="))
-        label = ", ".join(word.rpartition(".")[2] for word in words)
-        entry = Entry(backend=chosen.get("backend"), overrides=overrides)
-        rows.append(_Row(label, entry, ", ".join(words), overrides))
-    return tuple(rows)
-
-
-def _runs(entries: Sequence[Entry]) -> tuple[_Row, ...]:
-    rows = []
-    for number, entry in enumerate(entries):
-        words = ", ".join([*entry.overrides, *_words(entry)])
-        if not (entry.label or words):
-            raise UsageError(f"runs[{number}].label is missing", remedy="Give a short name")
-        rows.append(_Row(entry.label or words, entry, words, entry.overrides))
-    return tuple(rows)
-
-
-def _check_override(text: str, where: str) -> None:
-    try:
-        parse_override(text)
-    except UsageError as error:
-        raise UsageError(f"{where}: {error.problem}", remedy=error.remedy) from None
-
-
-def _check_change(row: Entry | Rung) -> None:
-    """What every row may say beside its overrides."""
-    if row.label is not None and not row.label.strip():
-        raise UsageError("label is empty", remedy="Give a short name")
-    for key in ("sources", "copies"):
-        value = getattr(row, key)
-        if value == () or (isinstance(value, int) and value < 1):
-            raise UsageError(f"{key} is {shown(value)}", remedy="Give a number from 1 upwards")
-    if row.command is not None and not (row.command and "".join(row.command).strip()):
-        raise UsageError("command is empty", remedy="Give a text or a list of texts")
-
-
-def _words(row: Entry | Rung) -> list[str]:
-    """The changes of a row, as they stand in the tables."""
-    words = []
-    for key in _CHANGES:
-        value = getattr(row, key, None)
-        if key == "change" and value is not None:
-            words.append(value)
-        elif key == "command" and value is not None:
-            words.append(value if isinstance(value, str) else " ".join(value))
-        elif value is not None:
-            words.append(f"{key}={_yaml(value)}")
-    return words
+        label = ", ".join(f"{k.rpartition('.')[2]}={_yaml(v)}" for k, v in chosen.items())
+        backend = chosen.pop("backend", None)
+        given = tuple(f"{key}={_yaml(value)}" for key, value in chosen.items())
+        entries.append(Entry(label=label, backend=backend, overrides=given))
+    return entries
 
 
 def _yaml(value: Any) -> str:
@@ -307,9 +275,7 @@ def plan(study: Study, *, cpus: int) -> list[Trial]:
     settings, common = _split(study.settings, study.overrides)
     if study.mixture is not None:
         jobs_of(study.mixture, common, [study.backend or "headrace"])
-    first, *others = study.rows()
-    others = [replace(row, against=row.against or first.label) for row in others]
-    return [_trial(study, row, settings, common, cpus) for row in (first, *others)]
+    return [_trial(study, row, settings, common, cpus) for row in study.rows()]
 
 
 def _trial(
@@ -320,10 +286,8 @@ def _trial(
     known: tuple[Status, str]
     try:
         if study.train is not None and entry.command is None:
-            return replace(
-                trial, backend="train", command=_training(study.train, entry, common)
-            )
-        settings, own = _split(settings, entry.overrides)
+            return replace(trial, backend="train", command=_training(study.train, entry, common))
+        settings, own = _split(settings, entry.own)
         if entry.command is not None:
             return replace(trial, backend="command", settings=settings, command=entry.command)
         assert study.mixture is not None
@@ -349,7 +313,7 @@ def _training(experiment: str, entry: Entry, common: Sequence[str]) -> tuple[str
             remedy="Write an override of the experiment instead",
         )
     train = (sys.executable, "-m", "headrace", "train", f"experiment={experiment}")
-    return (*train, *common, *entry.overrides)
+    return (*train, *common, *entry.own)
 
 
 def _split(base: BenchSettings, overrides: Sequence[str]) -> tuple[BenchSettings, tuple[str, ...]]:

@@ -13,7 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -23,10 +23,12 @@ from headrace.files import Locked, locked
 from headrace.measure.bench.leftover import end_leftovers
 from headrace.tuning.study.trial import Attempt, Guard, Trial, Watch, try_once
 
-__all__ = ["Ledger", "RunFolder", "Tell"]
+__all__ = ["Ledger", "Round", "RunFolder", "Tell"]
 
-#: Is told of each run that has ended: its trial, the number of its round, and its result.
-Tell: TypeAlias = Callable[[Trial, int, Attempt], None]
+#: Is told of each run that has ended: its title, as `Watch` had it, and its result.
+Tell: TypeAlias = Callable[[str, Attempt], None]
+#: What sets runs of the same trial apart: their round.
+Round: TypeAlias = int | str
 
 #: These tell nothing about a configuration: it is tried again when a study resumes.
 _UNFINISHED = ("interrupted", "not installed", "skipped")
@@ -38,7 +40,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._found: dict[tuple[str, int], dict[str, Any]] = {}
+        self._found: dict[tuple[str, Round], dict[str, Any]] = {}
         try:
             text = path.read_bytes()
         except FileNotFoundError:
@@ -57,7 +59,7 @@ class Ledger:
     def __len__(self) -> int:
         return len(self._found)
 
-    def find(self, trial: Trial, number: int, guard: Guard) -> Attempt | None:
+    def find(self, trial: Trial, number: Round, guard: Guard) -> Attempt | None:
         """The run of a trial in a round, if it was finished.
 
         Under another guard only a pass still counts, if it would have kept the new floor too.
@@ -70,7 +72,7 @@ class Ledger:
         kept = attempt.status == "pass" and (least is None or least * 1e6 >= guard.floor)
         return attempt if kept or entry["guard"] == asdict(guard) else None
 
-    def add(self, trial: Trial, number: int, guard: Guard, attempt: Attempt) -> None:
+    def add(self, trial: Trial, number: Round, guard: Guard, attempt: Attempt) -> None:
         """Remember a finished run; on a full disk no part of its line is left behind."""
         if attempt.status in _UNFINISHED or trial.known is not None:
             return
@@ -114,7 +116,7 @@ class RunFolder:
         *,
         again: bool = False,
         watch: Watch = lambda _title, _sight: None,
-        tell: Tell = lambda _trial, _number, _attempt: None,
+        tell: Tell = lambda _title, _attempt: None,
     ) -> Iterator[RunFolder]:
         """Lock the folder, and end what a killed process left running there.
 
@@ -142,25 +144,31 @@ class RunFolder:
                 else "Give another folder with --out",
             ) from None
 
-    def known(self, trial: Trial, number: int) -> bool:
+    def known(self, trial: Trial, number: Round) -> bool:
         """Whether the run of a trial in a round is remembered."""
         return self.ledger.find(trial, number, self.guard) is not None
 
     def attempt(
-        self, trial: Trial, number: int, title: str, *, guard: Guard | None = None
+        self,
+        trial: Trial,
+        number: Round,
+        title: str,
+        *,
+        timeout_s: float | None = None,
+        keep_timeout: bool = True,
     ) -> Attempt:
         """The run of a trial in a round, made now unless it is remembered.
 
-        `guard` may limit the run further; it is remembered under the folder's own. Ctrl-C makes it
-        an interrupted one.
+        `timeout_s` may be shorter than that of the guard; without `keep_timeout` a run that does
+        not end in time is not remembered. Ctrl-C makes it an interrupted one.
         """
         attempt = self.ledger.find(trial, number, self.guard)
         if attempt is not None:
             return attempt
+        limit = min(self.guard.timeout_s, timeout_s or self.guard.timeout_s)
+        guard = replace(self.guard, timeout_s=limit)
         try:
-            attempt = try_once(
-                trial, self.folder / "runs", guard or self.guard, title=title, watch=self._watch
-            )
+            attempt = try_once(trial, self.folder / "runs", guard, title=title, watch=self._watch)
         except KeyboardInterrupt:
             attempt = Attempt("interrupted", "interrupted (Ctrl-C)")
         except HeadraceError as error:
@@ -170,11 +178,11 @@ class RunFolder:
         if full and shutil.disk_usage(self.folder).free < 1 << 20:
             # The files of the run did not fit, which says nothing about its configuration.
             raise OSError(errno.ENOSPC, "No space left on device", attempt.folder)
-        if guard is None or attempt.status != "timed out":
+        if keep_timeout or attempt.status != "timed out":
             self.ledger.add(trial, number, self.guard, attempt)
         if attempt.folder is not None and attempt.status != "interrupted":
             self.made += 1
-        self._tell(trial, number, attempt)
+        self._tell(title, attempt)
         return attempt
 
 

@@ -200,7 +200,9 @@ def decide(rows: Sequence[Row]) -> Decision:
             f"{base.label} in {found.rounds} rounds it is within the noise. Keep the baseline."
         )
     else:
-        words = f"Take {best.label} ({rate}): {found.words} of {base.label} in {found.rounds} rounds."
+        words = (
+            f"Take {best.label} ({rate}): {found.words} of {base.label} in {found.rounds} rounds."
+        )
         if found.rounds < _ENOUGH:
             # The best of many rows is also the luckiest.
             words += f" {found.rounds} rounds are few: confirm it with more."
@@ -287,9 +289,7 @@ def csv_text(rows: Sequence[Row]) -> str:
     return out.getvalue()
 
 
-def setup_lines(
-    study: Study, machine: Mapping[str, Any], measured: str | None = None
-) -> list[str]:
+def setup_lines(study: Study, machine: Mapping[str, Any], measured: str | None = None) -> list[str]:
     """The machine, the mixture and the limits of the runs, as a list in Markdown."""
     guard, settings = study.guard, study.settings
     if measured is None:
@@ -339,7 +339,9 @@ def markdown(
     body += ["", "## Runs", ""]
     links = ["<br>".join(f"[{name}](runs/{name})" for name in row.folders) for row in rows]
     body += ["| label | run folders |", "|---|---|"]
-    body += [f"| {_cell(row.label)} | {all_ or '-'} |" for row, all_ in zip(rows, links, strict=True)]
+    body += [
+        f"| {_cell(row.label)} | {all_ or '-'} |" for row, all_ in zip(rows, links, strict=True)
+    ]
     return "\n".join(body) + "\n"
 
 

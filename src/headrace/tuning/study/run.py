@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,10 @@ from headrace.config.typed import nearest
 from headrace.engine.memory import available_memory
 from headrace.errors import UsageError
 from headrace.jobs import allowed_cpus
+from headrace.measure import theme
 from headrace.measure.archive import write_json, write_text
 from headrace.measure.machine import machine_facts
+from headrace.measure.report.quantities import amount, megabytes, seconds, share
 from headrace.tuning.study.document import Study, plan
 from headrace.tuning.study.ledger import RunFolder, Tell
 from headrace.tuning.study.results import (
@@ -29,7 +30,13 @@ from headrace.tuning.study.trial import Attempt, Trial, Watch
 
 __all__ = ["Finished", "order", "run_study"]
 
-_log = logging.getLogger("headrace")
+#: File, figure, title and unit of each plot.
+_PLOTS: tuple[tuple[str, str, str, Callable[[float | None], str]], ...] = (
+    ("throughput", "samples_per_s", "Samples a second", amount),
+    ("peak_memory", "peak_anon_mb", "Peak anonymous memory", megabytes),
+    ("loader_share", "loader_share", "Share of the step spent waiting for data", share),
+    ("validation_start", "validation_start_s", "Time to the first batch of validation", seconds),
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ class Finished:
     decision: Decision
     interrupted: bool
     made: int  #: runs that were made now; the others were remembered
+    no_plots: str | None = None  #: why there are none, and how to get them
 
 
 def order(trials: int, repeats: int) -> list[tuple[int, int]]:
@@ -62,7 +70,7 @@ def run_study(
     only: Sequence[str] = (),
     again: bool = False,
     watch: Watch = lambda _title, _sight: None,
-    tell: Tell = lambda _trial, _number, _attempt: None,
+    tell: Tell = lambda _title, _attempt: None,
 ) -> Finished:
     """Run what is not finished yet; the first row is the baseline.
 
@@ -85,11 +93,16 @@ def run_study(
             if mine[-1].status == "interrupted":
                 break
             if runs.made > made:
-                _write(study, folder, _rows(trials, attempts), machine, plots=False)
+                _write(study, folder, _rows(trials, attempts), machine)
         rows = _rows(trials, attempts)
-        decision = _write(study, folder, rows, machine, plots=True)
+        no_plots = None
+        try:
+            drawn = _draw(rows, folder / "plots")
+        except UsageError as error:
+            drawn, no_plots = [], str(error)
+        decision = _write(study, folder, rows, machine, drawn)
     interrupted = any(row.status == "interrupted" for row in rows)
-    return Finished(folder, rows, decision, interrupted, runs.made)
+    return Finished(folder, rows, decision, interrupted, runs.made, no_plots)
 
 
 def _chosen(trials: Sequence[Trial], labels: Sequence[str]) -> list[Trial]:
@@ -108,7 +121,11 @@ def _rows(trials: Sequence[Trial], attempts: Sequence[Sequence[Attempt]]) -> tup
 
 
 def _write(
-    study: Study, folder: Path, rows: Sequence[Row], machine: dict[str, Any], *, plots: bool
+    study: Study,
+    folder: Path,
+    rows: Sequence[Row],
+    machine: dict[str, Any],
+    plots: Sequence[str] = (),
 ) -> Decision:
     """Write everything again; readers see the old or the new version of each file."""
     decision = decide(rows)
@@ -132,6 +149,36 @@ def _write(
             "machine": machine,
         },
     )
-    drawn = _draw(rows, folder / "plots") if plots else []
-    write_text(folder / "log.md", markdown(study, rows, decision, machine, drawn))
+    write_text(folder / "log.md", markdown(study, rows, decision, machine, plots))
     return decision
+
+
+def _draw(rows: Sequence[Row], folder: Path) -> list[str]:
+    """A bar for each row, of the figures that at least one row has; the names of the files."""
+    theme.require("Drawing the plots of a study")
+    folder.mkdir(exist_ok=True)
+    drawn = []
+    labels = [row.label if row.status == "pass" else f"{row.label} ({row.status})" for row in rows]
+    for name, figure, title, words in _PLOTS:
+        values = [row.figures[figure] for row in rows]
+        if all(value is None for value in values):
+            continue
+        with theme.style():
+            picture = theme.figure(940, 80 + 30 * len(rows))
+            picture.set_layout_engine("constrained")
+            axes = picture.add_subplot()
+            axes.grid(visible=False, axis="y")
+            axes.grid(visible=True, axis="x")
+            bars = axes.barh(range(len(rows)), [value or 0 for value in values], **theme.area(0))
+            if name == "throughput":
+                for place, row in enumerate(rows):
+                    if row.spread is not None:
+                        axes.plot(row.spread, (place, place), color=theme.INK, linewidth=3)
+            axes.bar_label(bars, [words(value) for value in values], padding=6)
+            axes.set_yticks(range(len(rows)), [theme.printable(each, 48) for each in labels])
+            axes.invert_yaxis()
+            axes.margins(x=0.12)
+            axes.set_xlabel(title)
+            theme.save(picture, folder / f"{name}.svg", title=title)
+        drawn.append(name)
+    return drawn
