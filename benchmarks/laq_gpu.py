@@ -31,9 +31,8 @@ from headrace.measure.limit import decode_limit
 from headrace.measure.process_tree import tree_memory
 from headrace.outputs.torch import TorchLoader
 from headrace.recipes.laq import Laq, LaqConfig, TrainingConfig, make_optimizer, step_flops
-from headrace.recipes.laq.dinov3 import DinoV3
 from headrace.recipes.laq.model import trainable_parameters
-from headrace.recipes.laq.teachers import Teachers
+from headrace.recipes.laq.teachers import DinoV3, Teachers
 
 PRESETS = {"full": lambda: LaqConfig(flow_decoder=False), "small": LaqConfig.small}
 PEAK = 989e12  #: dense bfloat16 of an H200

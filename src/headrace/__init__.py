@@ -34,7 +34,7 @@ from headrace.formats.rlds import find_datasets
 from headrace.loader import Batch, Loader
 from headrace.loader.opened import WindowSpec
 from headrace.loader.rows import RowLoader, RowSet
-from headrace.spec import ByteRange
+from headrace.reading.local import ByteRange
 
 if TYPE_CHECKING:
     from headrace.tuning.doctor.step import examine_step

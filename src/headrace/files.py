@@ -53,9 +53,11 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[IO[bytes]]:
             if durable:
                 os.fsync(file.fileno())
         aside.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             aside.unlink(missing_ok=True)
+        if isinstance(error, OSError):  # a full disk does not say which file
+            error.filename = error.filename or str(path)
         raise
 
 

@@ -228,7 +228,7 @@ def test_a_state_of_another_seed_says_so(mixture, loaders):
     state = loaders(mixture, seed=1).state_dict()
     with pytest.raises(hr.UsageError, match="seed was 1, is 0"):
         loaders(mixture).load_state_dict(state)
-    with pytest.raises(hr.UsageError, match="no loader state"):
+    with pytest.raises(hr.UsageError, match="loader state"):
         loaders(mixture).load_state_dict({})
 
 

@@ -7,7 +7,7 @@ from headrace.engine.slots import ArraySpec
 from headrace.loader.rows import settings as settings_module
 from headrace.loader.rows.plan import RowPlanner
 from headrace.loader.rows.settings import RowSettings, RowSizes
-from headrace.sampling.row_windows import RowWindows
+from headrace.sampling.items import RowWindows
 
 
 class InOrder:

@@ -1,6 +1,7 @@
 """Every backend of a benchmark delivers the same samples in the same shape, and ends cleanly."""
 
 import itertools
+import subprocess
 import sys
 import threading
 from collections import Counter
@@ -11,13 +12,16 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from benchmarks.baselines.stored import Converter
 from headrace.decoding.resize import resize_into
 from headrace.errors import UsageError
 from headrace.measure.baselines import BASELINES, NOT_RUN, find_baseline
-from headrace.measure.baselines.baseline import Baseline, check_installed
-from headrace.measure.baselines.converter import Converter
-from headrace.measure.baselines.delivery import child_processes
-from headrace.measure.baselines.samples import Samples
+from headrace.measure.baselines.baseline import (
+    Baseline,
+    check_installed,
+    child_processes,
+    job_samples,
+)
 from headrace.measure.job import Job
 from headrace.testing import synthesize
 
@@ -117,7 +121,7 @@ def pairs(samples):
 
 def test_batches_hold_what_the_catalog_holds(baseline, data, folders):
     job = make_job(data, dict.fromkeys(SHARES, 1.0), image_size=48)
-    samples = Samples(job)
+    samples = job_samples(job)
     decoded = np.empty((48, 48, 3), np.uint8)
     seen = set()
     with opened(baseline, job, folders) as backend:
@@ -250,7 +254,7 @@ def test_grain_goes_through_all_pairs_once_a_pass(name, data, folders):
     for module in baseline.needs:
         pytest.importorskip(module)
     job = make_job(data, dict.fromkeys(SHARES), batch_size=4, image_size=16)
-    wanted = Counter(pairs(Samples(job)))
+    wanted = Counter(pairs(job_samples(job)))
     sizes = Counter(name for name, _, _ in wanted)
     seen: dict[str, list] = {name: [] for name in SHARES}
     with opened(baseline, job, folders) as backend:
@@ -314,6 +318,26 @@ def test_a_backend_that_is_not_installed_is_named_with_the_command_that_installs
     for name in BASELINES:
         assert find_baseline(name).name == name
         assert find_baseline(name).install.startswith("pip install ")
+
+
+def test_a_converted_baseline_outside_a_checkout_says_how_to_get_it(monkeypatch, tmp_path):
+    installed = tmp_path / "lib" / "site-packages" / "headrace" / "__init__.py"
+    monkeypatch.setattr(hr, "__file__", str(installed))
+    with pytest.raises(UsageError, match="'webdataset'.*benchmarks.baselines.webdataset") as caught:
+        find_baseline("webdataset")
+    assert "pip install -e ." in caught.value.remedy
+    assert find_baseline("torch").name == "torch"
+
+
+def test_a_fresh_process_elsewhere_finds_what_is_in_the_checkout(tmp_path):
+    code = """if True:
+        from headrace.measure.baselines import find_baseline
+        print(find_baseline("grain_arrayrecord").name)
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == ["grain_arrayrecord"]
 
 
 def test_a_framework_that_cannot_be_imported_says_so(data, tmp_path, monkeypatch):

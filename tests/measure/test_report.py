@@ -7,8 +7,8 @@ import pytest
 from headrace.errors import UsageError
 from headrace.measure.report import write_comparison, write_run_report
 from headrace.measure.report.breakdown import stages
-from headrace.measure.report.run import read_run
 from headrace.measure.report.svg import escape
+from headrace.measure.runs import read_run
 from tests.measure.made_runs import oxe29_names, write_made_run
 from tests.measure.report_pages import FIGURES, HOSTILE, MIXTURES, Page, parsed, svg_files, texts
 

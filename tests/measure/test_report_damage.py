@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import DataError
 from headrace.measure.report import write_comparison, write_run_report
-from headrace.measure.report.run import read_run
+from headrace.measure.runs import read_run
 from tests.measure.made_runs import batch_record, write_lines, write_made_run
 from tests.measure.report_pages import parsed, svg_files
 
@@ -24,7 +24,7 @@ def test_half_a_line_at_the_end_is_named_and_the_rest_is_shown(tmp_path):
     assert run.status == "incomplete"
     problems = " ".join(run.problems)
     assert "batch_times.jsonl ends in half a line" in problems
-    assert "the 49 whole records are shown" in problems
+    assert "49 whole records" in problems
     assert "result.json is missing" in problems
     page = write_run_report(folder).read_text("utf-8")
     assert "half a line" in page

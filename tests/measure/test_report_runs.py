@@ -12,8 +12,8 @@ from headrace.measure.report.breakdown import stages
 from headrace.measure.report.chart import spread
 from headrace.measure.report.mixture import mixture_over_time, mixture_windows
 from headrace.measure.report.plots import all_plots, throughput
-from headrace.measure.report.run import read_run
 from headrace.measure.report.runs import named_apart
+from headrace.measure.runs import read_run
 from tests.measure.made_runs import oxe29_names, write_lines, write_made_comparison, write_made_run
 from tests.measure.report_pages import FIGURES, svg_files, texts
 

@@ -4,10 +4,10 @@ import pytest
 
 from headrace.measure.report.axis import Axis, round_ticks
 from headrace.measure.report.quantities import amount, megabytes, seconds, share
-from headrace.measure.report.run import read_run
 from headrace.measure.report.runs import Range
 from headrace.measure.report.svg import Drawing, shortened
 from headrace.measure.report.verdict import comparison_verdict, run_verdict
+from headrace.measure.runs import read_run
 from tests.measure.made_runs import write_made_run
 
 

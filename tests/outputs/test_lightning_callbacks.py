@@ -200,7 +200,7 @@ def test_records_survive_a_step_that_fails(fit, tmp_path):
 @pytest.mark.parametrize("callback", [BatchMix, lambda folder: Memory(folder=folder)])
 def test_a_folder_that_cannot_be_written_is_named(fit, tmp_path, callback):
     (tmp_path / "file").write_text("")
-    with pytest.raises(hr.UsageError, match="file/run/.*jsonl' cannot be written: Not a directory"):
+    with pytest.raises(hr.UsageError, match="file/run"):
         fit([callback(tmp_path / "file" / "run")])
 
 

@@ -5,8 +5,7 @@ import threading
 import pytest
 
 from headrace.errors import DatasetError
-from headrace.reading.local import FileLeases, LocalFiles
-from headrace.spec import ByteRange
+from headrace.reading.local import ByteRange, FileLeases, LocalFiles
 
 
 def stamp(path):

@@ -9,44 +9,18 @@ import pytest
 import headrace as hr
 from headrace.cli.main import main
 from headrace.measure.report import write_run_report
-from headrace.measure.report.run import read_run
 from headrace.measure.report.verdict import run_verdict
+from headrace.measure.runs import read_run
 from headrace.tuning.doctor import examine as examine_module
 from headrace.tuning.doctor import give_verdict
 from headrace.tuning.doctor.archived import run_evidence
 from headrace.tuning.doctor.costs import source_costs
-from headrace.tuning.doctor.tally import Tally
 
 QUICK = {"warmup": 2, "warmup_seconds": 0.0}
 
 
 def sleep(_):
     time.sleep(0.03)
-
-
-def test_steps_and_waits_are_counted_from_arrivals_without_the_warm_up():
-    tally = Tally(warmup=2, warmup_s=0.0)
-    steps = [
-        tally.add(now, waited, 4) for now, waited in [(10, 5), (11, 0.5), (14, 1.0), (16, 0.5)]
-    ]
-    assert steps == [0.0, 0.5, 2.0, 1.5]
-    assert (tally.batches, tally.measured, tally.samples) == (4, 2, 8)
-    assert (tally.step_s, tally.wait_s) == (3.5, 1.5)
-
-
-def test_the_warm_up_lasts_as_long_as_the_longer_of_its_limits():
-    tally = Tally(warmup=2, warmup_s=5.0)
-    for now in (0.0, 1.0, 2.0, 5.5, 6.0):
-        tally.add(now, 0.0, 1)
-    assert (tally.warm, tally.measured) == (True, 1)
-
-
-def test_a_pause_is_no_part_of_a_step():
-    tally = Tally(warmup=1, warmup_s=0.0)
-    tally.add(0.0, 0.0, 1)
-    tally.pause(9.0)
-    assert tally.add(10.0, 0.0, 1) == 1.0
-    assert tally.add(12.0, 0.0, 1) == 2.0
 
 
 def test_watching_changes_neither_the_batches_nor_the_state(loaders):
@@ -187,7 +161,7 @@ def test_ctrl_c_ends_the_loop_and_the_verdict_is_printed(loaders, tmp_path, caps
             sleep(batch)
         raise KeyboardInterrupt
     assert "  step: " in capsys.readouterr().out
-    assert read_run(tmp_path).status == "incomplete"
+    assert read_run(tmp_path).status == "interrupted"
 
 
 def test_a_doctor_that_fails_does_not_stop_the_training(loaders, monkeypatch, caplog):

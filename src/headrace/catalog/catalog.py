@@ -24,8 +24,7 @@ from headrace.formats.example import blob_place
 from headrace.formats.extract import values
 from headrace.formats.features import Field, Schema
 from headrace.formats.layout import parts_of
-from headrace.reading.local import LocalFiles, shared_files
-from headrace.spec import ByteRange
+from headrace.reading.local import ByteRange, LocalFiles, shared_files
 
 __all__ = ["Catalog"]
 

@@ -103,7 +103,7 @@ def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> 
     if not args.json.on_stdout:
         _print_result(result)
         print(f"\narchived in {folder}")
-    return {"complete": 0, "incomplete": 130}.get(result["status"], 1)
+    return {"complete": 0, "interrupted": 130}.get(result["status"], 1)
 
 
 def _print_result(result: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ def _limits(job: Job, args: argparse.Namespace, watch: Watch) -> int:
     found, outcome = measure_limit(begun.folder, job, watch)
     if found is None:
         print(f"headrace bench: {outcome.status}: {outcome.cause}", file=sys.stderr)
-        return 130 if outcome.status == "incomplete" else 1
+        return 130 if outcome.status == "interrupted" else 1
     args.json.write(found)
     if not args.json.on_stdout:
         print(

@@ -13,7 +13,7 @@ from headrace.engine.slots import ArraySpec, Lock
 from headrace.engine.stream import Filled, Stream
 from headrace.loader.sequence import TrainingSequence
 from headrace.sampling.ranks import draws_after
-from headrace.sampling.state import SamplerState
+from headrace.sampling.sampler import SamplerState
 
 __all__ = ["EndlessLoader"]
 

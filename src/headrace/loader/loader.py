@@ -33,9 +33,7 @@ from headrace.loader.settings import VALIDATION_SLOTS, Settings, Sizes
 from headrace.loader.skipping import Errors
 from headrace.loader.statistics import LoaderStatistics
 from headrace.reading.local import LocalFiles, shared_files
-from headrace.sampling.sampler import Sampler
-from headrace.sampling.validation import ValidationOrder
-from headrace.sampling.weights import resolve_weights
+from headrace.sampling.sampler import Sampler, ValidationOrder, resolve_weights
 
 __all__ = ["Loader"]
 

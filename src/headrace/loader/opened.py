@@ -18,14 +18,14 @@ from headrace.errors import HeadraceError, SelectionError
 from headrace.formats.features import Field
 from headrace.loader.fields import NumberField, RobotNames, TextField
 from headrace.reading.local import LocalFiles
-from headrace.sampling.items import SourceItems
-from headrace.sampling.state import digest
-from headrace.sampling.windows import (
+from headrace.sampling.items import (
+    SourceItems,
     WindowMode,
     frame_offsets,
     steps_from_seconds,
     valid_starts,
 )
+from headrace.sampling.sampler import digest
 
 __all__ = ["OpenedSource", "WindowSpec", "number_width", "open_sources", "window_steps"]
 

@@ -24,8 +24,7 @@ from headrace.loader.plan import Planner
 from headrace.loader.settings import Settings, Sizes
 from headrace.loader.work import SampleReader
 from headrace.reading.local import shared_files
-from headrace.sampling.sampler import Draws, Sampler
-from headrace.sampling.weights import resolve_weights
+from headrace.sampling.sampler import Draws, Sampler, resolve_weights
 
 __all__ = ["NO_LIMIT", "MixtureSamples"]
 

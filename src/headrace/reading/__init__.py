@@ -1,1 +1,1 @@
-"""Byte ranges: fetch exactly the bytes asked for."""
+"""Byte ranges: read exactly the bytes requested."""

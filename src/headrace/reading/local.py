@@ -1,8 +1,8 @@
 """Byte ranges of local files, by `pread` over a bounded set of open files.
 
 Safe to share between threads. A range that the file does not have raises: a caller never gets
-fewer bytes than asked for. A file that is not the one that was indexed (`ByteRange.stamp`) raises
-too: a caller never gets bytes of another file that took its name.
+fewer bytes than requested. A file that is not the one that was indexed (`ByteRange.stamp`) raises
+too: a caller never gets bytes of another file of the same name.
 """
 
 from __future__ import annotations
@@ -17,12 +17,21 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from headrace.errors import DatasetError
-from headrace.spec import ByteRange
 
-__all__ = ["FileLeases", "LocalFiles", "LocalFilesStatistics", "shared_files"]
+__all__ = ["ByteRange", "FileLeases", "LocalFiles", "LocalFilesStatistics", "shared_files"]
+
+Stamp = tuple[int, int]  #: size and mtime_ns of a file
+_Key = tuple[str, Stamp | None]
 
 
-_Key = tuple[str, tuple[int, int] | None]
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Bytes of a file."""
+
+    path: str  #: the file
+    offset: int  #: first byte
+    length: int  #: number of bytes
+    stamp: Stamp | None = None  #: size and mtime_ns the file must have, if that is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +57,19 @@ class LocalFiles:
 
     def __init__(self, max_open: int | None = None) -> None:
         if max_open is None:
-            # Half of what the process may have: mixtures have thousands of shards, and the
+            # Half of what the process may open: mixtures have thousands of shards, and the
             # program around us needs files too.
             soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             max_open = max(16, min(soft // 2, 4096))
         self._max_open = max_open
         self._handles: OrderedDict[_Key, _Handle] = OrderedDict()
-        # Reentrant: the garbage collector may end a thread's leases while we hold it.
+        # Reentrant: the garbage collector may close a thread's leases while we hold it.
         self._lock = threading.RLock()
         self._reads = self._bytes = self._opened = 0
 
     @property
     def max_open(self) -> int:
-        """Files that may stay open."""
+        """The number of files that may stay open."""
         return self._max_open
 
     def __repr__(self) -> str:
@@ -81,16 +90,16 @@ class LocalFiles:
         self._bytes += done
 
     def read(self, where: ByteRange) -> bytes:
-        """The bytes of a range, all of them."""
+        """All bytes of a range."""
         with self.using(where.path, where.stamp) as fd:
             try:
                 data = os.pread(fd, where.length, where.offset)
             except OSError as error:
                 raise _unreadable(where.path, error).within(offset=where.offset) from None
-        self._reads += 1  # counters may lose a tick between threads; they are for people
+        self._reads += 1  # may lose a tick between threads: only shown to people
         self._bytes += len(data)
         if len(data) < where.length:
-            if data:  # a signal or a network file system may cut a read short: ask for the rest
+            if data:  # a signal or a network file system may cut a read short: read the rest
                 rest = replace(
                     where, offset=where.offset + len(data), length=where.length - len(data)
                 )
@@ -99,26 +108,26 @@ class LocalFiles:
         return data
 
     def statistics(self) -> LocalFilesStatistics:
-        """Counters so far."""
+        """What was read and opened so far."""
         return LocalFilesStatistics(self._reads, self._bytes, len(self._handles), self._opened)
 
     def close(self) -> None:
-        """Close all files that no thread is reading at this moment; further reads reopen."""
+        """Close all files that no thread is reading now; later reads open them again."""
         with self._lock:
             for key in [k for k, handle in self._handles.items() if not handle.users]:
                 os.close(self._handles.pop(key).fd)
 
     @contextmanager
-    def using(self, path: str, stamp: tuple[int, int] | None) -> Iterator[int]:
-        """An open descriptor that stays open for the duration."""
+    def using(self, path: str, stamp: Stamp | None) -> Iterator[int]:
+        """A descriptor that stays open for the duration of the `with` block."""
         fd = self.acquire(path, stamp)
         try:
             yield fd
         finally:
             self.release(path, stamp)
 
-    def acquire(self, path: str, stamp: tuple[int, int] | None) -> int:
-        """A descriptor that stays open until it is released as often as it was acquired."""
+    def acquire(self, path: str, stamp: Stamp | None) -> int:
+        """A descriptor that stays open until every `acquire` is matched by a `release`."""
         key = (path, stamp)
         with self._lock:
             handle = self._handles.get(key)
@@ -131,13 +140,13 @@ class LocalFiles:
             handle.users += 1
             return handle.fd
 
-    def release(self, path: str, stamp: tuple[int, int] | None) -> None:
+    def release(self, path: str, stamp: Stamp | None) -> None:
         """Undo one `acquire`."""
         with self._lock:
             self._handles[path, stamp].users -= 1
 
     def _evict(self) -> None:
-        """Close the least recently used files beyond the limit; those in use stay."""
+        """Close the least recently used files beyond the limit, except those in use."""
         surplus = len(self._handles) - self._max_open
         if surplus <= 0:
             return
@@ -151,10 +160,10 @@ class LocalFiles:
             _close(handle.fd)
 
 
-def _open(path: str, stamp: tuple[int, int] | None) -> int:
-    """A descriptor of the file, which must still be the one that was indexed."""
+def _open(path: str, stamp: Stamp | None) -> int:
+    """Open the file, which must still be the one that was indexed."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # no waiting for pipes
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO must not block
     except OSError as error:
         raise _unreadable(path, error) from None
     found = os.fstat(fd)
@@ -182,14 +191,14 @@ def _unreadable(path: str, error: OSError) -> DatasetError:
     return DatasetError(
         f"the file cannot be read: {error.strerror}",
         file=path,
-        remedy="Check that it is there and readable, or run `headrace index` again",
+        remedy="Check that it exists and is readable, or run `headrace index` again",
     )
 
 
 class FileLeases:
-    """Descriptors that one thread keeps, so that it need not ask the shared set for each read.
+    """Descriptors that one thread keeps open, so that it does not lock the shared set at each read.
 
-    With many threads the set's lock would be taken ten thousand times a second.
+    With many threads the lock would be taken ten thousand times a second.
     """
 
     def __init__(self, files: LocalFiles, limit: int) -> None:
@@ -207,7 +216,7 @@ class FileLeases:
         return fd
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all descriptors."""
         while self._fds:
             self._files.release(*self._fds.popitem()[0])
 
@@ -217,5 +226,5 @@ class FileLeases:
 
 @cache
 def shared_files() -> LocalFiles:
-    """The process's one set of open files, so that many catalogs stay within one limit."""
+    """The open files that all catalogs of this process share, so that one limit holds for all."""
     return LocalFiles()

@@ -7,8 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from headrace.recipes.laq import Laq, LaqConfig, Teachers, step_flops  # noqa: E402
-from headrace.recipes.laq.dinov3 import DinoV3  # noqa: E402
-from headrace.recipes.laq.speed import measure  # noqa: E402
+from headrace.recipes.laq.teachers import DinoV3  # noqa: E402
 from tests.recipes.laq.test_model import frames, mini  # noqa: E402
 
 
@@ -61,11 +60,3 @@ def test_flops_grow_with_the_batch_and_utilisation_is_their_share_of_the_peak():
     assert two == pytest.approx(2 * one, rel=1e-3)
     step = step_flops(LaqConfig(), 256)
     assert step.utilisation(0.1, step.total / 0.05) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("config", [mini(), mini(features="dino")])
-def test_the_speed_of_a_step_is_measured_in_samples_and_operations(config):
-    speed = measure(config, 2, steps=2, warmup=1, device="cpu", peak=1e12)
-    assert speed.samples_per_s == pytest.approx(2 / (speed.step_ms / 1000))
-    assert speed.tflops == pytest.approx(step_flops(config, 2).total / speed.step_ms / 1e9)
-    assert speed.mfu == pytest.approx(speed.tflops)

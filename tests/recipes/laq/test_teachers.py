@@ -8,8 +8,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from headrace.recipes.laq import Laq, LaqConfig, Teachers, load_teachers  # noqa: E402
-from headrace.recipes.laq.dinov3 import DinoV3  # noqa: E402
-from headrace.recipes.laq.teachers import load_dino, load_raft  # noqa: E402
+from headrace.recipes.laq.teachers import DinoV3, load_dino, load_raft  # noqa: E402
 from tests.recipes.laq.test_model import frames, mini  # noqa: E402
 
 
@@ -82,7 +81,7 @@ def test_dino_loads_its_published_weights_and_keys_have_no_bias(tmp_path):
 
 def test_dino_positions_are_relative_turns_of_queries_and_keys():
     """The turn between two patches depends on their distance alone."""
-    cos, sin = DinoV3()._turns(4, 4)
+    cos, sin = DinoV3()._rotation(4, 4)
     assert cos.shape == (16, 64)
     vector = torch.randn(64)
 

@@ -27,7 +27,7 @@ from headrace.recipes.network.reference import (
     reference_tokens,
 )
 from headrace.recipes.network.templates import CASES, LONGEST, SIZES
-from headrace.sampling.hashed import hash_ints, to_range
+from headrace.sampling.bijection import hash_ints, to_range
 from tests.recipes.network.made_rows import NOW, prepared, rows, table
 
 

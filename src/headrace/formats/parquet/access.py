@@ -14,7 +14,7 @@ from headrace.formats.parquet.decoding import ParquetStamp, decode
 from headrace.formats.parquet.pieces import Pieces
 from headrace.formats.parquet.records import Records, columns_of
 from headrace.formats.parquet.store import PieceStore, StoreUnusable
-from headrace.sampling.hashed import Ints
+from headrace.sampling.bijection import Ints
 
 __all__ = ["RowAccess"]
 

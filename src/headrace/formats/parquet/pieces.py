@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headrace.sampling.hashed import Ints
+from headrace.sampling.bijection import Ints
 
 __all__ = ["Piece", "Pieces"]
 

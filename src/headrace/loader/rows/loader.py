@@ -24,7 +24,7 @@ from headrace.loader.rows.plan import RowPlanner
 from headrace.loader.rows.rowset import RowSet
 from headrace.loader.rows.settings import RowSettings, RowSizes
 from headrace.loader.rows.work import Outputs, RowWork, Transform
-from headrace.sampling.hashed import Ints
+from headrace.sampling.bijection import Ints
 
 __all__ = ["RowLoader", "RowLoaderStatistics"]
 

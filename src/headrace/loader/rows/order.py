@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from headrace.errors import UsageError
 from headrace.loader.rows.rowset import RowSet
-from headrace.sampling.hashed import Ints
+from headrace.sampling.bijection import Ints
 from headrace.sampling.items import SourceItems
-from headrace.sampling.local_order import LocalOrder
+from headrace.sampling.order import LocalOrder
 from headrace.sampling.sampler import Sampler
 
 __all__ = ["OPEN_PIECES", "RowOrder", "Shuffle", "fingerprint_of", "order_of"]

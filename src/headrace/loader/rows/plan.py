@@ -9,8 +9,8 @@ import numpy as np
 
 from headrace.loader.rows.order import RowOrder
 from headrace.loader.rows.work import FIELDS
-from headrace.sampling.hashed import Ints
-from headrace.sampling.row_windows import RowWindows
+from headrace.sampling.bijection import Ints
+from headrace.sampling.items import RowWindows
 
 __all__ = ["MOST_WINDOWS", "RowPlanner", "RowTask"]
 

@@ -18,7 +18,7 @@ from headrace.formats.parquet.columns import Prepare, Rows, plain_columns, prepa
 from headrace.formats.parquet.pieces import Pieces
 from headrace.formats.parquet.store import PieceStore
 from headrace.loader.settings import parse_size
-from headrace.sampling.row_windows import RowWindows
+from headrace.sampling.items import RowWindows
 
 __all__ = ["RowSet"]
 

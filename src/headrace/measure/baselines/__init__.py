@@ -1,30 +1,35 @@
-"""Backends that a benchmark can run, one file each: headrace itself and its rivals.
+"""What a benchmark can run: headrace's own loader and the baselines it is compared with.
 
-Each file has one `BASELINE` and imports its framework only when it is opened.
+Each is described by the one `BASELINE` of its module, which imports its framework only when it is
+opened.
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
+from pathlib import Path
 
+import headrace
 from headrace.config.typed import nearest
 from headrace.errors import UsageError
 from headrace.measure.baselines.baseline import Baseline
 
 __all__ = ["BASELINES", "NOT_RUN", "find_baseline"]
 
-#: Name to module below this one.
+#: Name to module.
 BASELINES = {
-    "headrace": "native",
-    "tfdata": "tfdata",
-    "torch": "torch",
-    "grain": "grain",
-    "grain_arrayrecord": "grain_arrayrecord",
-    "webdataset": "webdataset",
-    "mosaic": "mosaic_streaming",
+    "headrace": "headrace.measure.baselines.native",
+    "tfdata": "headrace.measure.baselines.tfdata",
+    "torch": "headrace.measure.baselines.torch",
+    "grain": "headrace.measure.baselines.grain",
+    # These convert the data to formats of their own. They are in the repository, not the package.
+    "grain_arrayrecord": "benchmarks.baselines.arrayrecord",
+    "webdataset": "benchmarks.baselines.webdataset",
+    "mosaic": "benchmarks.baselines.mosaic",
 }
 
-#: Rivals that are not run, and why. Looked at in November 2026.
+#: Other loaders that are not run, and why. Looked at in November 2026.
 NOT_RUN = {
     "lerobot": (
         "lerobot 0.4.4 asks for torch < 2.11 and opencv-python-headless < 4.13, older than those "
@@ -41,7 +46,7 @@ NOT_RUN = {
 
 
 def find_baseline(name: str) -> Baseline:
-    """A backend by its name."""
+    """A backend by its name; `UsageError` if there is none, or if it cannot be run here."""
     if name in NOT_RUN:
         raise UsageError(
             f"the backend {name!r} cannot be run: {NOT_RUN[name]}",
@@ -52,5 +57,22 @@ def find_baseline(name: str) -> Baseline:
             f"there is no backend {name!r}",
             remedy=f"{nearest(name, BASELINES)}There are {', '.join(BASELINES)}",
         )
-    baseline: Baseline = import_module(f"headrace.measure.baselines.{BASELINES[name]}").BASELINE
+    module = BASELINES[name]
+    if module.startswith("benchmarks."):
+        _use_checkout(name, module)
+    baseline: Baseline = import_module(module).BASELINE
     return baseline
+
+
+def _use_checkout(name: str, module: str) -> None:
+    """Make a module of the repository importable, here and in worker processes, which inherit
+    `sys.path`."""
+    root = Path(headrace.__file__).resolve().parents[2]
+    if not (root / f"{module.replace('.', '/')}.py").is_file():
+        raise UsageError(
+            f"the backend {name!r} is in headrace's repository ({module}), not in the installed "
+            "package, and headrace does not run from a checkout of it",
+            remedy="Clone the repository and install it from there: pip install -e .",
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))  # before site-packages, where others may have `benchmarks`

@@ -1,7 +1,9 @@
-"""What a backend of a benchmark is."""
+"""What a backend of a benchmark is, and what those that wrap another framework have in common."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -9,17 +11,28 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+import psutil
+
+from headrace.config.typed import nearest
 from headrace.errors import UsageError
 from headrace.loader import Batch
+from headrace.loader.samples import NO_LIMIT, MixtureSamples
+from headrace.loader.settings import Settings
 from headrace.measure.job import Job
 
 __all__ = [
     "Baseline",
     "Conversion",
+    "Delivery",
     "Knob",
     "Opened",
     "Validates",
     "check_installed",
+    "checked_options",
+    "child_processes",
+    "job_samples",
+    "job_settings",
     "shuffle_of",
 ]
 
@@ -53,12 +66,12 @@ class Opened(Protocol):
         """
 
     def figures(self) -> Mapping[str, Any]:
-        """What it knows of itself, as JSON: at least `threads`, and `processes` (their numbers)."""
+        """What it knows of itself, as JSON: at least `threads`, and `processes` (their ids)."""
 
 
 @runtime_checkable
 class Validates(Protocol):
-    """A backend at work that can validate in the middle of it."""
+    """An opened backend that can validate in the middle of training."""
 
     def validation(self, batches: int) -> Iterator[Batch]:
         """At most so many batches of the validation splits."""
@@ -66,7 +79,7 @@ class Validates(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What it took to write the data in a rival's own format."""
+    """What it took to write the data in a baseline's own format."""
 
     seconds: float
     bytes: int  #: on disk
@@ -88,13 +101,14 @@ class Baseline:
     options: Mapping[str, Any] | None = None
     #: Which options a search tries on a machine with so many CPUs, those of likely effect first.
     knobs: Callable[[int], tuple[Knob, ...]] = lambda _cpus: ()
-    #: `UsageError` for options that cannot be together.
+    #: `UsageError` for options that contradict each other.
     check: Callable[[Mapping[str, Any]], object] | None = None
 
 
 def shuffle_of(baseline: Baseline, job: Job) -> str:
     """How well a backend shuffles in a job."""
-    return baseline.shuffle if isinstance(baseline.shuffle, str) else baseline.shuffle(job.options)
+    shuffle = baseline.shuffle
+    return shuffle if isinstance(shuffle, str) else shuffle(job.options)
 
 
 def check_installed(baseline: Baseline) -> None:
@@ -105,3 +119,110 @@ def check_installed(baseline: Baseline) -> None:
             f"the backend {baseline.name!r} needs {', '.join(missing)}",
             remedy=f"Install it: {baseline.install}",
         )
+
+
+def checked_options(job: Job, backend: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    """A job's options over the backend's defaults; `UsageError` if it has no such option."""
+    for name in job.options:
+        if name not in known:
+            raise UsageError(
+                f"the backend {backend!r} has no option {name!r}",
+                remedy=f"{nearest(name, known)}There are {', '.join(known)}",
+            )
+    return {**known, **job.options}
+
+
+def job_settings(job: Job) -> Settings:
+    """A job as the native loader's settings; `threads` is what a backend may use."""
+    return Settings.checked(
+        batch_size=job.batch_size,
+        image_size=job.image_size,
+        seed=job.seed,
+        frames="endpoints",
+        metadata=job.metadata,
+        action_chunk=None,
+        threads=job.threads,
+        processes=False,
+        budget=NO_LIMIT,
+        keep_free=0,
+        resize="bilinear",
+        on_error="raise",
+        max_errors=0,
+        rank=0,
+        world=1,
+    )
+
+
+def job_samples(job: Job) -> MixtureSamples:
+    """The samples of a job, for backends that read the catalogs.
+
+    They are resolved and read by the code of the native loader. What differs between these backends
+    is the loader around that: what decides on the order, what calls, and how a batch comes back.
+    """
+    return MixtureSamples(job.mixture, job_settings(job))
+
+
+def child_processes() -> set[int]:
+    """Ids of the processes that this one has started and that still run.
+
+    Without Python's resource tracker, which is started once and stays as long as the interpreter.
+    """
+    found = set()
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
+            if not any("resource_tracker" in part for part in child.cmdline()):
+                found.add(child.pid)
+    return found
+
+
+class Delivery:
+    """A framework's iterator as an opened backend.
+
+    `start` begins an endless iteration over dicts with the fields of a `Batch`. It is called at the
+    first batch, and the iterator is released when the delivery is closed.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        start: Callable[[], Iterator[dict[str, Any]]],
+        **figures: Any,
+    ) -> None:
+        self.names = names
+        self._start = start
+        self._figures = figures
+        self._iterator: Iterator[dict[str, Any]] | None = None
+        self._closed = False
+        self._drawn = 0
+        self._before = child_processes()
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._closed:
+            raise StopIteration
+        if self._iterator is None:
+            self._iterator = self._start()
+        fields = next(self._iterator)
+        count = len(fields["frames"])
+        # Where a backend does not number its draws, they are numbered as they come.
+        draws = fields.pop("draws", None)
+        if draws is None:
+            draws = np.arange(self._drawn, self._drawn + count)
+        self._drawn += count
+        return Batch(names=self.names, draws=draws, **fields)
+
+    def figures(self) -> Mapping[str, Any]:
+        """Its settings, and the processes that work for it now."""
+        return {**self._figures, "processes": sorted(child_processes() - self._before)}
+
+    def close(self) -> None:
+        """End the iteration, and with it the workers."""
+        self._closed = True
+        iterator, self._iterator = self._iterator, None
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            close()
+        del iterator
+        gc.collect()  # worker processes end with their iterator, which may be in a cycle

@@ -62,7 +62,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[_Native]:
 
 
 def _knobs(cpus: int) -> tuple[Knob, ...]:
-    """All that could change its speed: a search is to find that the defaults are right."""
+    """All that could change its speed: a search should find that the defaults are right."""
     threads = dict.fromkeys((2 * cpus, max(1, cpus // 2)))
     threads.pop(cpus, None)
     return (

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError, UsageError
-from headrace.measure.archive import write_json
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed, shuffle_of
-from headrace.measure.bench.result import summarise
 from headrace.measure.bench.run import (
     Begun,
     Watch,
@@ -25,8 +23,8 @@ from headrace.measure.bench.run import (
     run_once,
 )
 from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.bench.supervise import Outcome
 from headrace.measure.job import Job
+from headrace.measure.runs import Outcome, summarise, write_json
 
 __all__ = ["Comparison", "compare"]
 
@@ -93,7 +91,7 @@ def compare(
         begun.folder / "result.json",
         {
             "name": name,
-            "status": "incomplete" if table.interrupted else "complete",
+            "status": "interrupted" if table.interrupted else "complete",
             "comparison": rows,
             "ratios": ratios,
             "config": {
@@ -207,7 +205,7 @@ class _Table:
         return found
 
     def _note(self, outcome: Outcome) -> None:
-        self.interrupted = self.interrupted or outcome.status == "incomplete"
+        self.interrupted = self.interrupted or outcome.status == "interrupted"
 
 
 def _range(values: Sequence[float | None]) -> dict[str, Any] | None:

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.documents import to_yaml
-from headrace.measure.archive import new_run, write_json, write_text
+from headrace.files import atomic_write
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import shuffle_of
-from headrace.measure.bench.result import summarise
 from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.bench.supervise import GRACE_SECONDS, Outcome, Sight, Stop, supervise
+from headrace.measure.bench.supervise import GRACE_SECONDS, Sight, Stop, supervise
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
+from headrace.measure.runs import Outcome, new_run, summarise, write_json
 
 __all__ = ["Watch", "begin", "bench", "draw", "measure_limit", "run_once"]
 
@@ -48,7 +48,7 @@ def begin(runs: Path, name: str, job: Job, settings: BenchSettings, **more: Any)
     machine = machine_facts(Path(root) if root else None)
     write_json(folder / "machine.json", machine)
     config = {**more, "settings": settings.to_dict(), "job": job.to_dict()}
-    write_text(folder / "config.yaml", to_yaml(config))
+    atomic_write(folder / "config.yaml", to_yaml(config))
     return Begun(folder, name, machine)
 
 
@@ -134,7 +134,7 @@ def bench(
         # Before and after: the machine may be another one by then.
         found, outcome = measure_limit(begun.folder / "limits" / "before", job, watch)
         limits.append(found)
-        failed = outcome if outcome.status == "incomplete" else None
+        failed = outcome if outcome.status == "interrupted" else None
     if failed is not None:
         request = {"name": begun.name, "backend": backend, "job": job.to_dict()}
         request |= {"settings": settings.to_dict(), "machine": begun.machine}

@@ -7,33 +7,17 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from headrace.engine.control_group import KernelKills
 from headrace.jobs import start_python
-from headrace.measure.archive import write_json
 from headrace.measure.bench.leftover import note_process
 from headrace.measure.bench.watched import GRACE_SECONDS, Look, Sight, Stop, Watched
+from headrace.measure.runs import Outcome, write_json
 
-__all__ = ["GRACE_SECONDS", "Look", "Outcome", "Sight", "Stop", "supervise", "supervise_command"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How it ended."""
-
-    #: complete, failed, killed, timed out, incomplete (interrupted), or as a `stop` rule calls it
-    status: str
-    cause: str | None = None
-    measured: dict[str, Any] | None = None  #: what the process found, if it came to that
-    peak_rss: int = 0
-    peak_anonymous: int = 0
-    min_available: int | None = None  #: least memory left, of the machine and of its groups
-    wall_s: float = 0.0
-    out_of_memory: bool = False  #: the kernel killed it, or a process of it, for want of memory
-    refused: bool = False  #: what was asked of it cannot be; nothing had run
+__all__ = ["GRACE_SECONDS", "Look", "Sight", "Stop", "supervise", "supervise_command"]
 
 
 def supervise(
@@ -65,7 +49,7 @@ def supervise(
         )
         seen = Watched(process, folder, kills, watch)
         outcome = _follow(seen, folder, timeout_s, stop, grace_s)
-    if outcome.status == "incomplete":
+    if outcome.status == "interrupted":
         return outcome
     try:
         found = json.loads(measured.read_text())
@@ -73,8 +57,9 @@ def supervise(
         found = None
     if outcome.status == "complete" and found is None:
         code = process.returncode
-        return _replaced(outcome, "failed", f"it ended with exit code {code}; see log.txt")
-    return _replaced(outcome, outcome.status, outcome.cause, found)
+        cause = f"it ended with exit code {code}; see log.txt"
+        return replace(outcome, status="failed", cause=cause)
+    return replace(outcome, measured=found)
 
 
 def supervise_command(
@@ -115,7 +100,7 @@ def supervise_command(
     if outcome.status == "complete" and process.returncode:
         last = _last_line(folder / "log.txt")
         cause = f"exit code {process.returncode}" + (f": {last}" if last else "")
-        return _replaced(outcome, "failed", cause)
+        return replace(outcome, status="failed", cause=cause)
     return outcome
 
 
@@ -135,7 +120,7 @@ def _follow(seen: Watched, folder: Path, timeout_s: float, stop: Stop, grace_s: 
             ignored = f"; it did not end within {grace_s:g} s of SIGTERM and was killed (SIGKILL)"
             reason = reason[0], reason[1] + ignored
     except KeyboardInterrupt:
-        reason = "incomplete", "interrupted (Ctrl-C)"
+        reason = "interrupted", "interrupted (Ctrl-C)"
     finally:
         seen.end()
         note_process(folder, None)
@@ -146,9 +131,9 @@ def _follow(seen: Watched, folder: Path, timeout_s: float, stop: Stop, grace_s: 
         status,
         cause,
         None,
-        seen.rss,
-        seen.anonymous,
-        seen.min_available,
+        seen.memory.peak_rss,
+        seen.memory.peak_anonymous,
+        seen.memory.min_available,
         wall,
         oom and reason is None and status != "complete",
         seen.refused and status == "failed",
@@ -165,22 +150,6 @@ def _ending(seen: Watched) -> tuple[str, str | None]:
     if code and seen.out_of_memory:
         return "killed", "out of memory: the kernel killed a process of it"
     return "complete", None
-
-
-def _replaced(
-    outcome: Outcome, status: str, cause: str | None, measured: dict[str, Any] | None = None
-) -> Outcome:
-    return Outcome(
-        status,
-        cause,
-        measured,
-        outcome.peak_rss,
-        outcome.peak_anonymous,
-        outcome.min_available,
-        outcome.wall_s,
-        outcome.out_of_memory,
-        outcome.refused,
-    )
 
 
 def _last_line(path: Path, limit: int = 300) -> str:

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from headrace.engine.control_group import KernelKills
 from headrace.engine.memory import available_memory
 from headrace.measure.process_tree import MemoryWatch
+from headrace.measure.runs import RunWriter
 
 __all__ = ["GRACE_SECONDS", "Look", "Sight", "Stop", "Watched"]
 
@@ -67,9 +68,7 @@ class Watched:
         self.process = process
         self.error: str | None = None
         self.refused = False
-        self.rss = self.anonymous = 0
-        self.min_available: int | None = None
-        self._memory = (folder / "memory.jsonl").open("w")
+        self.memory = RunWriter(folder, memory=True)
         self._batches, self._log = folder / "batch_times.jsonl", folder / "log.txt"
         self._watch, self._kills, self._whole_group = watch, kills, whole_group
         self._tree = MemoryWatch(process.pid)
@@ -77,7 +76,7 @@ class Watched:
         if process.stdout is not None:
             os.set_blocking(process.stdout.fileno(), False)
             self._selector.register(process.stdout, selectors.EVENT_READ)
-        self._begun = self._active = time.monotonic()
+        self._active = time.monotonic()
         self._looked = 0.0
         self._rest = b""
         self._last: dict[str, Any] = {"phase": "starting" if process.stdout else "running"}
@@ -102,17 +101,7 @@ class Watched:
         groups = self._kills.note(self.process.pid)
         available = min(available_memory(), *(group.left() for group in groups), 1 << 62)
         used = max((group.used() for group in groups), default=0)
-        self.rss, self.anonymous = max(self.rss, held.rss), max(self.anonymous, held.anonymous)
-        self.min_available = min(available, self.min_available or available)
-        line = {
-            "t_s": round(now - self._begun, 3),
-            "rss_mb": round(held.rss / 1e6, 1),
-            "anon_mb": round(held.anonymous / 1e6, 1),
-            "available_mb": round(available / 1e6, 1),
-            "cgroup_mb": round(used / 1e6, 1),
-        }
-        self._memory.write(json.dumps(line) + "\n")
-        self._memory.flush()
+        self.memory.memory(anonymous=held.anonymous, available=available, rss=held.rss, group=used)
         last = self._last
         self._watch(
             Sight(
@@ -178,7 +167,7 @@ class Watched:
         self._drain()
         self._selector.close()
         with contextlib.suppress(OSError):  # a full disk was complained of before
-            self._memory.close()
+            self.memory.close()
         if self.process.stdout is not None:
             self.process.stdout.close()
 

@@ -18,14 +18,13 @@ from typing import Any
 
 from headrace.errors import BudgetError, HeadraceError, SelectionError, UsageError
 from headrace.loader import Batch
-from headrace.measure.archive import write_json
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import Opened, check_installed
-from headrace.measure.batch_times import BatchTimes, source_counts
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.validations import Validations
 from headrace.measure.job import Job
 from headrace.measure.process_tree import tree_cpu_seconds, tree_read_bytes
+from headrace.measure.runs import RunWriter, Step, source_counts, write_json
 
 __all__: list[str] = []
 
@@ -45,7 +44,7 @@ class _Recorded:
     """Writes one record a batch, and tells a person watching."""
 
     def __init__(self, folder: Path, report: Any) -> None:
-        self._times = BatchTimes(folder / "batch_times.jsonl")
+        self._run = RunWriter(folder, batches=True)
         self._report = report
         self._told = time.perf_counter()
         self._since = [0, 0.0]  # samples and stall since the last report
@@ -54,21 +53,18 @@ class _Recorded:
     @property
     def batches(self) -> int:
         """Recorded so far."""
-        return self._times.batches
+        return self._run.batches
 
     def add(
         self, batch: Batch, fetch_s: float, look_s: float, step_s: float, *, warmup: bool
     ) -> None:
         """A batch that took so long to fetch, to look at, and in all."""
         now = time.perf_counter()
-        self._times.add(
-            now=now,
-            wait_s=fetch_s,
-            step_s=step_s - fetch_s,
-            look_s=look_s,
+        self._run.batch(
+            Step(now, step_s, fetch_s, warmup),
             samples=len(batch),
-            counts=source_counts(batch),
-            warmup=warmup,
+            counts=source_counts(batch.dataset, batch.names),
+            look_s=look_s,
         )
         self.samples += len(batch)
         self._since[0] += len(batch)
@@ -86,7 +82,7 @@ class _Recorded:
 
     def close(self) -> None:
         """Nothing more comes."""
-        self._times.close()
+        self._run.close()
 
 
 def _measure(request: dict[str, Any], folder: Path, report: Any) -> dict[str, Any]:

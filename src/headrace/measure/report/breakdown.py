@@ -8,7 +8,7 @@ from headrace.measure.report.bars import Row, bar_chart, dot_chart
 from headrace.measure.report.chart import Measure
 from headrace.measure.report.plot import Plot, run_styles
 from headrace.measure.report.quantities import seconds
-from headrace.measure.report.run import Run
+from headrace.measure.runs import Run
 
 __all__ = ["shares", "stages"]
 

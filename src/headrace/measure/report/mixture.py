@@ -9,10 +9,10 @@ import numpy as np
 from headrace.measure.report.bands import gathered, stacked_areas, stacked_columns
 from headrace.measure.report.plot import Plot
 from headrace.measure.report.points import POINTS, rolling_shares
-from headrace.measure.report.run import Run
 from headrace.measure.report.slow import switches
 from headrace.measure.report.slow_tables import run_tables
 from headrace.measure.report.table import aligned, one_line
+from headrace.measure.runs import Run
 
 __all__ = ["mixture_over_time", "mixture_summary", "mixture_windows"]
 

@@ -10,12 +10,11 @@ import numpy as np
 from headrace.measure.report.look import PAGE_STYLE, SVG_STYLE, VARIABLES
 from headrace.measure.report.plot import Plot
 from headrace.measure.report.quantities import amount, megabytes, seconds, share
-from headrace.measure.report.records import finite
-from headrace.measure.report.run import Run
 from headrace.measure.report.runs import Range
 from headrace.measure.report.svg import escape
 from headrace.measure.report.table import Table, html_table, nothing
 from headrace.measure.report.verdict import comparison_verdict, run_verdict
+from headrace.measure.runs import Run, finite
 
 __all__ = ["COLUMNS", "page", "row_cells"]
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.measure.report.look import COLOURS, DASHES
-from headrace.measure.report.run import Run
 from headrace.measure.report.svg import Drawing
+from headrace.measure.runs import Run
 
 __all__ = ["Plot", "run_styles"]
 

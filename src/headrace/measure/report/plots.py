@@ -12,7 +12,7 @@ from headrace.measure.report.chart import Line, Measure, line_chart
 from headrace.measure.report.plot import Plot, run_styles
 from headrace.measure.report.points import quantile_curve, rates, reduced
 from headrace.measure.report.quantities import amount, megabytes, seconds
-from headrace.measure.report.run import Run
+from headrace.measure.runs import Run
 
 __all__ = ["all_plots", "batch_times", "memory", "throughput"]
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.measure.report.records import finite, objects, read_object
-from headrace.measure.report.run import FILES, Run, read_run
+from headrace.measure.runs import RUN_FILES, Run, finite, objects, read_object, read_run
 
 __all__ = ["Range", "expand", "named_apart", "read_runs"]
 
@@ -49,7 +48,7 @@ def expand(folders: Iterable[Path]) -> tuple[list[Path], dict[str, dict[str, Ran
             found.append(folder)
             continue
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
-        found.extend(p for p in inside if any((p / name).exists() for name in FILES))
+        found.extend(p for p in inside if any((p / name).exists() for name in RUN_FILES))
         for backend, figures in objects(result["comparison"]):
             ranges.setdefault(backend, {}).update(_ranges(figures))
     unique = {path.resolve(): path for path in reversed(found)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from headrace.measure.report.quantities import amount, seconds
-from headrace.measure.report.run import Run
 from headrace.measure.report.slow import Group, SlowBatch, by_dominant, slowest, switch_stay
 from headrace.measure.report.table import Table
+from headrace.measure.runs import Run
 
 __all__ = ["dominant_table", "run_tables", "slowest_table", "switch_table"]
 

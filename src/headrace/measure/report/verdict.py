@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from headrace.measure.report.quantities import amount, seconds, share
-from headrace.measure.report.run import Run
 from headrace.measure.report.runs import Range
+from headrace.measure.runs import Run
 from headrace.measure.starvation import AT_LIMIT, NEAR_LIMIT, STARVED
 
 __all__ = ["comparison_verdict", "run_verdict"]

@@ -12,9 +12,9 @@ from headrace.measure.report.mixture import mixture_over_time, mixture_summary, 
 from headrace.measure.report.page import page
 from headrace.measure.report.plot import Plot
 from headrace.measure.report.plots import all_plots
-from headrace.measure.report.run import Run, read_run
 from headrace.measure.report.runs import expand, read_runs
 from headrace.measure.report.slow_tables import run_tables, switch_table
+from headrace.measure.runs import Run, read_run
 
 __all__ = ["write_comparison", "write_run_report"]
 

@@ -22,7 +22,7 @@ from headrace.loader.settings import rank_and_world
 from headrace.outputs.grain.framework import DatasetIterator, IterDataset, MapDataset, to_batches
 from headrace.outputs.grain.sources import DrawnBatches, SampleSource, WindowSource
 from headrace.sampling.ranks import draws_after
-from headrace.sampling.state import SamplerState
+from headrace.sampling.sampler import SamplerState
 
 __all__ = ["HostDraws", "Pipeline", "grain_pipeline", "map_dataset"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.recipes.laq.blocks import decoder_sizes
 from headrace.recipes.laq.config import FRAMES, LaqConfig
-from headrace.recipes.laq.decoders import outputs
 
 __all__ = ["StepFlops", "step_flops"]
 
@@ -44,7 +44,7 @@ def step_flops(config: LaqConfig, batch_size: int, teachers: bool = True) -> Ste
     trained += config.spatial_depth * space + config.temporal_depth * time
     trained += _delta(config) + _product(config.codes, config.code_dim, dim)
     first = _product(FRAMES * tokens, 384, dim) if config.features == "dino" else 0
-    for name, (depth, out) in outputs(config).items():
+    for name, (depth, out) in decoder_sizes(config).items():
         block = _peg(config, 1) + _spatial(config, 1) + _feedforward(config, 1)
         looked = 2 * _product(config.codes, dim, config.heads * config.head_dim)  # keys, values
         trained += depth * (block + _cross(config) - looked) + _product(tokens, dim, out)

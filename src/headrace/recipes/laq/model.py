@@ -9,27 +9,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from headrace.errors import UsageError
-from headrace.recipes.laq.config import LaqConfig
-from headrace.recipes.laq.decoders import make_decoders
-from headrace.recipes.laq.delta import DeltaNetwork
-from headrace.recipes.laq.encoder import (
+from headrace.recipes.laq.blocks import (
+    Block,
+    Decoder,
+    DeltaNetwork,
     DinoProjection,
     Encoder,
     PixelProjection,
+    PositionBias,
+    decoder_sizes,
     patches,
     unpatches,
 )
+from headrace.recipes.laq.config import LaqConfig
 from headrace.recipes.laq.nsvq import Nsvq, Quantized
-from headrace.recipes.laq.position import PositionBias
 from headrace.recipes.laq.teachers import Teachers, load_teachers
-from headrace.recipes.laq.transformer import Block
 
 __all__ = ["Laq", "LaqOutput", "trainable_parameters"]
 
 
 @dataclass(frozen=True, slots=True)
 class LaqOutput:
-    """What the model says of a batch."""
+    """What the model makes of a batch."""
 
     loss: Tensor  #: sum of `parts`
     parts: dict[str, Tensor]  #: loss of each decoder: feature, pixel, aux, flow
@@ -46,7 +47,7 @@ class LaqOutput:
 
 
 class Laq(nn.Module):
-    """The model. `Laq.build` also loads the teachers and does without those it cannot have."""
+    """The model. `Laq.build` also loads its teachers, and trains without those that are missing."""
 
     def __init__(self, config: LaqConfig, teachers: Teachers | None = None) -> None:
         super().__init__()
@@ -61,21 +62,22 @@ class Laq(nn.Module):
         self.delta = DeltaNetwork(config)
         self.nsvq = Nsvq(config)
         self.action = nn.Linear(config.code_dim, config.dim)
-        self.decoders = make_decoders(config)
+        sizes = decoder_sizes(config).items()
+        self.decoders = nn.ModuleDict({name: Decoder(config, *size) for name, size in sizes})
         if config.features == "dino" and set(self.decoders) == {"feature"}:
-            # Nobody looks at projected pixels, and DDP stops at parameters without gradients.
+            # Projected pixels are unused then, and DDP fails on parameters without gradients.
             self.pixels.requires_grad_(False)
 
     @classmethod
     def build(cls, config: LaqConfig) -> Laq:
-        """The model with what teachers there are; its `config` says which those are."""
+        """The model with the teachers whose files exist; its `config` says which those are."""
         config, teachers = load_teachers(config)
         return cls(config, teachers)
 
     def compile_blocks(self) -> None:
-        """Have torch compile the blocks, which are nearly all of the work.
+        """Compile the blocks, which do nearly all of the work.
 
-        They are alike, so it compiles a handful of functions and not one large graph.
+        They are alike, so torch compiles a handful of functions instead of one large graph.
         """
         for module in self.modules():
             if isinstance(module, Block):
@@ -104,16 +106,16 @@ class Laq(nn.Module):
 
     @torch.no_grad()
     def encode(self, frames: Tensor) -> Tensor:
-        """The latent actions of windows: int64 [B, codes]. Nothing is counted."""
+        """The latent actions of windows: int64 [B, codes]. Code usage is not counted."""
         return self.nsvq.nearest(self._delta(self._see(frames)))
 
     @torch.no_grad()
     def imagine(self, frames: Tensor, indices: Tensor) -> Tensor:
-        """Frame t+k [B, 3, H, W] as it would be if the action `indices` were taken at t."""
+        """Frame t+k [B, 3, H, W] predicted for the action `indices` taken at t."""
         name = "pixel" if "pixel" in self.decoders else "aux"
         if name not in self.decoders:
             raise UsageError(
-                "the model has no decoder that makes pictures",
+                "the model has no decoder that predicts pixels",
                 remedy="Set aux_decoder or pixel_decoder",
             )
         action = self.action(self.nsvq.codebook[indices])
@@ -122,7 +124,7 @@ class Laq(nn.Module):
 
     @torch.no_grad()
     def feature_error(self, frames: Tensor, indices: Tensor) -> Tensor | None:
-        """How far the tokens of t+k are from those foretold under the action `indices`.
+        """Mean squared error of the tokens of t+k predicted under the action `indices`.
 
         None without a feature decoder.
         """
@@ -143,7 +145,7 @@ class Laq(nn.Module):
 
     def _delta(self, seen: _Seen) -> Tensor:
         encoded = self.encoder(seen.tokens, seen.bias)  # [B, 2, N, d]
-        # Differences of frames, distances to codes and lengths of errors want all the digits.
+        # Differences of frames, distances to codes and error norms need full precision.
         with torch.autocast(encoded.device.type, enabled=False):
             delta: Tensor = self.delta(encoded.float())  # [B, codes, code_dim]
         return delta
@@ -161,7 +163,7 @@ class Laq(nn.Module):
         return predicted
 
     def _target(self, name: str, frames: Tensor, seen: _Seen) -> Tensor:
-        """What the decoder should say of frame t+k, [B, N, out]."""
+        """What the decoder should predict of frame t+k, [B, N, out]."""
         if name == "feature":
             return seen.tokens[:, 1].detach()
         if name == "flow":
@@ -186,5 +188,5 @@ def _unit_range(values: Tensor) -> Tensor:
 
 
 def trainable_parameters(model: nn.Module) -> int:
-    """How many numbers training changes."""
+    """The number of parameters that training changes."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)

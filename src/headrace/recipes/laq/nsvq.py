@@ -1,4 +1,4 @@
-"""Vector quantisation by noise substitution, and the codebook's upkeep.
+"""Vector quantisation by noise substitution, and the maintenance of its codebook.
 
 In training the quantisation error is replaced by noise of the same length, so the gradient
 reaches the encoder and, through that length, the codes: no straight-through estimator and no
@@ -24,7 +24,7 @@ _LEAST_NORM = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """What quantisation says of a batch."""
+    """The quantisation of a batch."""
 
     vectors: Tensor  #: [B, codes, code_dim] delta with noise in training, the codes otherwise
     indices: Tensor  #: int64 [B, codes]
@@ -40,7 +40,7 @@ class Quantized:
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What the upkeep of the codebook found and did."""
+    """What the replacement of little-used codes found and did."""
 
     used: int  #: codes that were used at all since the last time
     replaced: int  #: codes that were used too little and moved
@@ -60,9 +60,9 @@ def replacement_due(step: int, schedule: tuple[tuple[int, int], ...]) -> bool:
 class Nsvq(nn.Module):
     """A codebook. Counts how often each code is chosen, in training only.
 
-    New codes are a few times longer than the first deltas. Codes of unit variance are ten times
-    longer: noise of that length drowns the action at first, and the codes do not catch up with
-    the deltas for long (seen in runs of 200 steps of small models).
+    New codes are a few times longer than the first deltas. Codes of unit variance would be ten
+    times longer: noise of that length drowns the action at first, and the codes take long to
+    shrink to the deltas (seen in runs of 200 steps of small models).
     """
 
     def __init__(self, config: LaqConfig) -> None:
@@ -70,14 +70,14 @@ class Nsvq(nn.Module):
         self.config = config
         codebook = torch.randn(config.codebook_size, config.code_dim) * config.code_std
         self.codebook = nn.Parameter(codebook)
-        # No buffer on purpose: DDP overwrites the buffers of all ranks with those of rank 0.
+        # Deliberately not a buffer: DDP overwrites the buffers of all ranks with those of rank 0.
         self.counts = torch.zeros(config.codebook_size, dtype=torch.int64)
 
     def forward(self, delta: Tensor) -> Quantized:
         """delta [B, codes, code_dim] in float32."""
         indices = self.nearest(delta)
         chosen = self.codebook[indices]  # [B, codes, code_dim]
-        # Compared rather than counted by bincount, which makes the host wait for the GPU.
+        # A comparison, because bincount makes the host wait for the GPU.
         codes = torch.arange(len(self.codebook), device=delta.device)
         usage = (indices.flatten()[:, None] == codes).sum(0)  # [K]
         if not self.training:
@@ -94,7 +94,7 @@ class Nsvq(nn.Module):
 
     @torch.no_grad()
     def replace(self, generator: torch.Generator | None = None) -> Replacement:
-        """Move little-used codes next to used ones, and start counting anew.
+        """Move little-used codes next to used ones, and reset the counts.
 
         Under `torch.distributed` all ranks must call it: counts are summed over them, rank 0
         edits, and the others receive its codebook.
@@ -120,12 +120,12 @@ class Nsvq(nn.Module):
     def get_extra_state(self) -> dict[str, Any]:
         """The counts of this rank, so that a resumed run replaces the same codes.
 
-        A checkpoint has those of rank 0; all ranks start with them, which keeps the shares.
+        A checkpoint has those of rank 0; all ranks resume with them, which keeps the shares.
         """
         return {"counts": self.counts.cpu()}
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
-        """Take counts over from a checkpoint."""
+        """Restore the counts of a checkpoint."""
         self.counts = state["counts"].to(self.counts.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Nsvq:
@@ -138,7 +138,7 @@ class Nsvq(nn.Module):
 def substitute_noise(delta: Tensor, chosen: Tensor) -> Tensor:
     """delta + (|delta - chosen| / |r|) r with r of the standard normal distribution."""
     noise = torch.randn_like(delta)
-    # The gradient of a norm at zero is not a number: keep a little distance.
+    # The gradient of a norm at zero is NaN: keep a little distance.
     error = (delta - chosen).square().sum(-1, keepdim=True).clamp_min(_LEAST_NORM).sqrt()
     length = noise.square().sum(-1, keepdim=True).clamp_min(_LEAST_NORM).sqrt()
     return delta + error / length * noise

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.recipes.network.prepare import SECOND
-from headrace.sampling.hashed import Ints, Words, hash_ints, to_range
+from headrace.sampling.bijection import Ints, Words, hash_ints, to_range
 
 __all__ = ["ABSOLUTE_TIME", "LONG_DELTA", "NO_TIME", "SHORT_DELTA", "Arranged", "arrange", "chance"]
 

@@ -18,8 +18,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.recipes.network.prepare import BadAddresses, Prepared, prepare
 from headrace.recipes.network.tokenize import FIELDS, tokenize_windows
 from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS
-from headrace.sampling.bijection import permute
-from headrace.sampling.hashed import check_seed, hash_ints
+from headrace.sampling.bijection import check_seed, hash_ints, permute
 
 __all__ = ["memory_batches", "read_rows"]
 

@@ -131,7 +131,7 @@ def _bytes(data: bytes) -> list[int]:
 
 
 def _hash(*parts: int) -> int:
-    """The keyed hash of the sampler (`headrace.sampling.hashed`), in plain integers."""
+    """The keyed hash of the sampler (`headrace.sampling.bijection`), in plain integers."""
     state = _mix(parts[0] + 0x9E3779B97F4A7C15)
     for part in parts[1:]:
         state = _mix((state ^ part & _WORD) + 0x9E3779B97F4A7C15)

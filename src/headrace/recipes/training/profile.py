@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import torch
 
-from headrace.measure.archive import write_text
+from headrace.files import atomic_write
 from headrace.outputs.lightning.callbacks.loading import find_loader
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 
@@ -201,8 +201,8 @@ class StepProfile(Callback):
             "seconds": self._seconds,
             "shares": self.shares,
         }
-        write_text(self._folder / "profile.json", json.dumps(found, indent=2) + "\n")
-        write_text(self._folder / "profile.txt", self.line + "\n")
+        atomic_write(self._folder / "profile.json", json.dumps(found, indent=2) + "\n")
+        atomic_write(self._folder / "profile.txt", self.line + "\n")
 
     def _waited_so_far(self) -> float:
         return 0.0 if self._loader is None else float(self._loader.waited_s)

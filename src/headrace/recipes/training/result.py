@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.measure.archive import write_json
-from headrace.measure.bench.result import read_records, summarise
+import numpy as np
+
 from headrace.measure.bench.run import draw
-from headrace.measure.bench.supervise import Outcome
-from headrace.measure.report.records import finite, read_object
+from headrace.measure.runs import Outcome, RunReader, summarise, write_json
 
 __all__ = ["Ended", "write_result"]
 
@@ -40,18 +39,17 @@ def write_result(
     own: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Sum up what was recorded, and draw the report; `own` is the recipe's to say."""
-    memory = [
-        finite(record.get("anon_mb")) or 0.0 for record in read_records(folder / "memory.jsonl")
-    ]
+    reader = RunReader(folder)
+    held = reader.memory.anon_mb
     request = {
         "name": name,
         "backend": "headrace",
         "job": dict(config),
         "settings": {"compute_ms": None},
-        "machine": read_object(folder / "machine.json")[0],
+        "machine": reader.machine,
     }
     rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
-    outcome = Outcome(status, cause, None, rss, int(max(memory, default=0.0) * 1e6))
+    outcome = Outcome(status, cause, None, rss, int(np.nanmax(held, initial=0.0) * 1e6))
     result = summarise(folder, request, outcome, None)
     result["config"] = dict(config)
     for key in ("samples_per_s", "samples"):  # batch_times.jsonl has the first rank's

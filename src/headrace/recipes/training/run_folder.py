@@ -18,9 +18,9 @@ from typing import Any
 
 from headrace.config.documents import to_yaml
 from headrace.errors import UsageError
-from headrace.measure.archive import new_run, write_json, write_text
+from headrace.files import atomic_write
 from headrace.measure.machine import machine_facts
-from headrace.measure.report.records import read_object
+from headrace.measure.runs import new_run, read_object, write_json
 
 __all__ = ["LAST", "Resume", "RunFolder", "find_resume", "global_rank"]
 
@@ -77,7 +77,7 @@ class RunFolder:
         if file.exists() and file.read_text() != text:
             number = len(list(self.artifacts.glob("config_before_*.yaml"))) + 1
             file.replace(self.artifacts / f"config_before_{number}.yaml")
-        write_text(file, text)
+        atomic_write(file, text)
 
     def result(self) -> dict[str, Any]:
         """What result.json says, if there is one."""

@@ -12,7 +12,7 @@ import torch
 
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 from headrace.outputs.lightning.progress import batches_trained
-from headrace.sampling.hashed import hash_ints
+from headrace.sampling.bijection import hash_ints
 
 __all__ = ["SeededSteps"]
 

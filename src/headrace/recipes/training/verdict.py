@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from headrace.measure.archive import write_json, write_text
+from headrace.files import atomic_write
+from headrace.measure.runs import write_json
 from headrace.outputs.lightning.callbacks.loading import find_loader
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 from headrace.tuning.doctor import Doctor, Verdict, verdict_text
@@ -96,4 +97,4 @@ class DoctorWatch(Callback):
         self.text = verdict_text(self.verdict, evidence)
         found = {"evidence": evidence.to_dict(), "verdict": self.verdict.to_dict()}
         write_json(self._folder / "doctor.json", found)
-        write_text(self._folder / "doctor.txt", self.text + "\n")
+        atomic_write(self._folder / "doctor.txt", self.text + "\n")

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import DataError
-from headrace.measure.report.records import finite, read_object
-from headrace.measure.report.run import Run, read_run
+from headrace.measure.runs import Run, finite, read_object, read_run
 from headrace.tuning.doctor.evidence import Evidence
 from headrace.tuning.doctor.record import read_evidence
 

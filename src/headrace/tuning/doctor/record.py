@@ -4,65 +4,54 @@ from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import asdict
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
-from headrace.errors import DataError, UsageError
+from headrace.engine.memory import available_memory
+from headrace.errors import DataError
 from headrace.loader import Loader
-from headrace.measure.archive import write_json
-from headrace.measure.batch_times import BatchTimes
-from headrace.measure.bench.result import summarise
-from headrace.measure.bench.supervise import Outcome
 from headrace.measure.machine import machine_facts
-from headrace.measure.memory_lines import MemoryLines
+from headrace.measure.process_tree import MemoryWatch
+from headrace.measure.runs import RunWriter, Step, outcome_of, summarise, write_json
 from headrace.tuning.doctor.evidence import Evidence
 from headrace.tuning.doctor.verdict import Verdict
 
 __all__ = ["FILE", "Recording", "read_evidence"]
 
 FILE = "doctor.json"
+_LOOK_SECONDS = 1.0  # between two looks at memory, which take at most half a percent of the time
+_PAUSE = 200
 
 
 class Recording:
-    """Writes `batch_times.jsonl` as the loop goes, and the rest at its end."""
+    """Writes `batch_times.jsonl` and `memory.jsonl` as the loop goes, and the rest at its end."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._memory = MemoryLines(folder / "memory.jsonl")
-            self._times: BatchTimes | None = BatchTimes(folder / "batch_times.jsonl")
-        except OSError as error:
-            raise UsageError(
-                f"the run cannot be recorded in {str(folder)!r}: {error.strerror}",
-                remedy="Give another folder (run=, or HEADRACE_RUN)",
-            ) from None
+        self._run = RunWriter(folder, batches=True, memory=True)
+        self._tree = MemoryWatch(os.getpid())
+        self._next = 0.0
+        self._full = False
 
-    def batch(
-        self,
-        now: float,
-        wait_s: float,
-        step_s: float,
-        samples: int,
-        counts: dict[str, int],
-        warm: bool,
-    ) -> None:
+    def batch(self, step: Step, samples: int, counts: Mapping[str, int]) -> None:
         """A batch has arrived. A disk that is full ends the recording, not the training."""
-        if self._times is None:
+        if self._full:
             return
         try:
-            self._times.add(
-                now=now,
-                wait_s=wait_s,
-                step_s=step_s,
-                samples=samples,
-                counts=counts,
-                warmup=not warm,
-            )
-            self._memory.again()
+            self._run.batch(step, samples=samples, counts=counts)
+            now = perf_counter()
+            if now >= self._next:
+                held = self._tree.now()
+                self._run.memory(
+                    anonymous=held.anonymous, available=available_memory(), rss=held.rss
+                )
+                self._next = now + max(_LOOK_SECONDS, _PAUSE * (perf_counter() - now))
         except OSError:
-            self._end()
+            self._full = True
 
     def close(
         self,
@@ -72,19 +61,13 @@ class Recording:
         error: BaseException | None,
     ) -> None:
         """Write what came of it."""
-        self._end()
+        with contextlib.suppress(OSError):
+            self._run.close()
         write_json(
             self._folder / FILE, {"evidence": evidence.to_dict(), "verdict": verdict.to_dict()}
         )
         if not (self._folder / "result.json").exists():  # else the training program's own
             write_json(self._folder / "result.json", self._result(evidence, loader, error))
-
-    def _end(self) -> None:
-        if self._times is not None:
-            with contextlib.suppress(OSError):
-                self._times.close()
-                self._memory.close()
-            self._times = None
 
     def _result(
         self, evidence: Evidence, loader: Loader | None, error: BaseException | None
@@ -98,7 +81,6 @@ class Recording:
                 "storage_limit_bytes_per_s": evidence.storage_limit * size,
                 "asked": loader.statistics().asked,
             }
-        status, cause = _ending(error)
         settings = loader.settings if loader is not None else None
         request = {
             "name": self._folder.resolve().name,
@@ -107,16 +89,13 @@ class Recording:
             "settings": {"compute_ms": None},
             "machine": machine_facts(),
         }
-        outcome = Outcome(status, cause, None, self._memory.rss, self._memory.anonymous)
+        outcome = replace(
+            outcome_of(error),
+            peak_rss=self._run.peak_rss,
+            peak_anonymous=self._run.peak_anonymous,
+            min_available=self._run.min_available,
+        )
         return summarise(self._folder, request, outcome, limit)
-
-
-def _ending(error: BaseException | None) -> tuple[str, str | None]:
-    if error is None:
-        return "complete", None
-    if isinstance(error, KeyboardInterrupt):
-        return "incomplete", "interrupted (Ctrl-C)"
-    return "failed", f"{type(error).__name__}: {error}"
 
 
 def read_evidence(folder: Path) -> Evidence | None:

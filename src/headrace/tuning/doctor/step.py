@@ -17,8 +17,8 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.measure.accelerator import finish
-from headrace.measure.archive import write_json
 from headrace.measure.report.quantities import amount, seconds, share
+from headrace.measure.runs import write_json
 from headrace.tuning.doctor.evidence import Evidence
 from headrace.tuning.doctor.record import FILE
 from headrace.tuning.doctor.rules import give_verdict

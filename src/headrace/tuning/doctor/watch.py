@@ -15,14 +15,13 @@ from typing import Any, Literal, Self, TypeVar
 from headrace.errors import HeadraceError, UsageError
 from headrace.loader import Batch, Loader
 from headrace.measure.accelerator import finish
-from headrace.measure.batch_times import source_counts
+from headrace.measure.runs import StepClock, source_counts
 from headrace.measure.starvation import STARVED
 from headrace.tuning.doctor.evidence import Evidence
 from headrace.tuning.doctor.limits import with_limits
 from headrace.tuning.doctor.looking import Looks, copy_figures, loader_figures
 from headrace.tuning.doctor.record import Recording
 from headrace.tuning.doctor.rules import give_verdict
-from headrace.tuning.doctor.tally import Tally
 from headrace.tuning.doctor.text import verdict_text
 from headrace.tuning.doctor.verdict import Verdict
 
@@ -69,7 +68,7 @@ class Doctor:
         self._outer = loader
         self._loader = _watched(loader)
         self._flops = (flops_per_step, peak_flops)
-        self._tally = Tally(warmup, warmup_seconds)
+        self._clock = StepClock(warmup=warmup, warmup_s=warmup_seconds)
         self._looks = Looks(self._loader)
         self._limits, self._quiet = limits, quiet
         self._replayed: float | None = None
@@ -79,7 +78,7 @@ class Doctor:
         self._recording = Recording(Path(folder)) if folder and self._is_first_rank() else None
 
     def __repr__(self) -> str:
-        return f"<Doctor {self._tally.measured} steps measured>"
+        return f"<Doctor {self._clock.steps} steps measured>"
 
     # -- the loop ------------------------------------------------------------------------------
 
@@ -101,7 +100,7 @@ class Doctor:
         if self._loader is not None:
             self._loader.on_batch = None
         try:
-            self._looks.end(self._tally.batches)
+            self._looks.end(self._clock.ended)
             if error is None and self._limits:
                 self.measure_limits()
             self._measured = self.evidence()
@@ -117,15 +116,15 @@ class Doctor:
         self, waited_s: float, samples: int, counts: Mapping[str, int] | None = None
     ) -> None:
         """A batch has arrived after a wait. Called by the loader, or by a loop without one."""
-        warm = self._tally.warm
-        now = perf_counter()
-        step_s = self._tally.add(now, waited_s, samples)
-        if self._tally.warm and not warm:
+        warm = self._clock.warm and self._clock.ended > 0
+        self._clock.waited(waited_s)
+        step = self._clock.end(samples)
+        if self._clock.warm and not warm:
             self._looks.begin()
-        self._looks.again(now)
+        self._looks.again(step.now)
         if self._recording is not None:
-            self._recording.batch(now, waited_s, step_s, samples, dict(counts or {}), warm)
-        self._tally.resume(perf_counter())
+            self._recording.batch(step, samples, counts or {})
+        self._clock.begin()  # what was done here is not the loop's
 
     def over(self, batches: Iterable[_T], samples: int) -> Iterator[_T]:
         """The batches of any other loader, of so many samples each, watched: `Doctor(None)`."""
@@ -142,17 +141,14 @@ class Doctor:
 
     def copied(self, seconds: float) -> None:
         """The loop has copied a batch to the device itself, and waited so long for that."""
-        if self._tally.warm:
+        if self._clock.warm:
             self._copied += seconds
 
     @contextmanager
     def pause(self) -> Iterator[None]:
         """What is done within (validation, a checkpoint) is no part of a step."""
-        started = perf_counter()
-        try:
+        with self._clock.paused():
             yield
-        finally:
-            self._tally.pause(perf_counter() - started)
 
     def headroom(self, step: Callable[[Any], Any], batch: Any = None, *, steps: int = 20) -> float:
         """Seconds of a step over a batch that is there already: what perfect data would give.
@@ -160,7 +156,7 @@ class Doctor:
         `step` is run for real, so call this before training, or on a copy of the model. Without a
         batch the loader's next one is taken.
         """
-        self._looks.end(self._tally.batches)
+        self._looks.end(self._clock.ended)
         with self.pause():
             if batch is None:
                 batch = self._next_batch()
@@ -183,14 +179,14 @@ class Doctor:
         """Everything that is known so far."""
         if self._measured is not None:
             return replace(self._measured, replayed_s=self._replayed)
-        tally = self._tally
-        steps = tally.measured
+        clock = self._clock
+        steps = clock.steps
         flops, peak = self._flops
         found = Evidence(
-            batch_size=round(tally.samples / steps) if steps else None,
+            batch_size=round(clock.samples / steps) if steps else None,
             steps=steps,
-            step_s=tally.step_s / steps if steps else None,
-            wait_s=tally.wait_s / steps if steps else None,
+            step_s=(clock.seconds - clock.wait_s) / steps if steps else None,
+            wait_s=clock.wait_s / steps if steps else None,
             replayed_s=self._replayed,
             flops_per_step=flops,
             peak_flops=peak,
@@ -221,9 +217,11 @@ class Doctor:
 
     def _on_batch(self, batch: Batch, waited: float) -> None:
         try:
-            if self._tally.batches == 0 and not self._is_first_rank():
+            if self._clock.ended == 0 and not self._is_first_rank():
                 self._recording = None  # ranks may be settled as late as this
-            counts = source_counts(batch) if self._recording is not None else None
+            counts = (
+                source_counts(batch.dataset, batch.names) if self._recording is not None else None
+            )
             self._looks.batch(batch)
             self.on_batch(waited, len(batch), counts)
         except Exception as error:  # never the training's problem

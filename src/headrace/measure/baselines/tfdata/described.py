@@ -26,7 +26,7 @@ from headrace.loader.opened import (
 )
 from headrace.measure.baselines.tfdata.options import Options
 from headrace.reading.local import shared_files
-from headrace.sampling.weights import resolve_weights
+from headrace.sampling.sampler import resolve_weights
 
 __all__ = ["Described", "Numbers", "describe", "shares"]
 

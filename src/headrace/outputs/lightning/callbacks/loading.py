@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from headrace.measure.runs import StepClock
 from headrace.outputs.lightning.datamodule import HeadraceDataModule
 from headrace.outputs.lightning.framework import Trainer
 from headrace.outputs.torch import TorchLoader
 
-__all__ = ["batch_samples", "dataset_counts", "find_loader"]
+__all__ = ["batch_samples", "dataset_counts", "find_loader", "step_clock"]
 
 
 def find_loader(trainer: Trainer) -> TorchLoader | None:
@@ -21,6 +22,14 @@ def find_loader(trainer: Trainer) -> TorchLoader | None:
     if isinstance(data, HeadraceDataModule):
         return data.loader
     return next((x for x in _leaves(trainer.train_dataloader) if isinstance(x, TorchLoader)), None)
+
+
+def step_clock(loader: TorchLoader | None, warmup: int) -> StepClock:
+    """A clock that begins now, with the waits of a loader if there is one."""
+    waits = None if loader is None else lambda: loader.waited_s
+    clock = StepClock(warmup=warmup, waits=waits)
+    clock.begin()
+    return clock
 
 
 def batch_samples(batch: Any) -> int:

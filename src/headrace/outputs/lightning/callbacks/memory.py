@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
 from time import perf_counter
-from typing import Any, TextIO
+from typing import Any
 
 from headrace.engine.memory import available_memory
+from headrace.measure.runs import RunWriter
 from headrace.outputs.lightning.callbacks.loading import find_loader
 from headrace.outputs.lightning.callbacks.process_memory import tree_anonymous
-from headrace.outputs.lightning.callbacks.records import go_on
 from headrace.outputs.lightning.callbacks.reporting import (
     checked_interval,
     due,
@@ -26,7 +25,6 @@ from headrace.outputs.torch import TorchLoader
 
 __all__ = ["Memory"]
 
-_FILE = "memory.jsonl"
 _MB = 1e6
 #: Seconds between two looks, at most; one takes under a millisecond.
 _LOOK_SECONDS = 1.0
@@ -47,8 +45,7 @@ class Memory(Callback):
         self._every = checked_interval(every_n_steps)
         self._folder = folder
         self._loader: TorchLoader | None = None
-        self._file: TextIO | None = None
-        self._earlier = 0.0
+        self._run: RunWriter | None = None
         self._looked = -math.inf
         self._anonymous = self._available = 0
         self._least = self._most = 0.0
@@ -57,12 +54,9 @@ class Memory(Callback):
         """A new run."""
         self._loader = find_loader(trainer)
         folder = run_folder(trainer, self._folder)
-        self._begun = perf_counter()
         self._least, self._most, self._looked = math.inf, 0.0, -math.inf
-        self._earlier = 0.0
         if trainer.global_rank == 0:
-            resumed = batches_trained(trainer) > 0
-            self._file, self._earlier = go_on(folder / _FILE, lambda _: resumed)
+            self._run = RunWriter(folder, memory=True, resume=batches_trained(trainer))
 
     def on_train_batch_end(
         self,
@@ -98,23 +92,17 @@ class Memory(Callback):
         self._close()
 
     def _close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._run is not None:
+            self._run.close()
+            self._run = None
 
     def _look(self) -> None:
         self._looked = perf_counter()
         self._anonymous, self._available = tree_anonymous(os.getpid()), available_memory()
         self._most = max(self._most, self._anonymous)
         self._least = min(self._least, self._available)
-        if self._file is not None:
-            record = {
-                "t_s": round(self._earlier + self._looked - self._begun, 3),
-                "anon_mb": round(self._anonymous / _MB, 3),
-                "available_mb": round(self._available / _MB, 3),
-            }
-            self._file.write(json.dumps(record) + "\n")
-            self._file.flush()
+        if self._run is not None:
+            self._run.memory(anonymous=self._anonymous, available=self._available)
 
     def _metrics(self) -> dict[str, float]:
         metrics = {

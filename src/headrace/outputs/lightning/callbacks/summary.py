@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
-from headrace.outputs.lightning.callbacks.loading import batch_samples, find_loader
+from headrace.measure.runs import RESULT, RunWriter, StepClock, outcome_of, read_object
+from headrace.outputs.lightning.callbacks.loading import batch_samples, find_loader, step_clock
 from headrace.outputs.lightning.callbacks.reporting import run_folder, say
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 from headrace.outputs.torch import TorchLoader
 
 __all__ = ["Summary"]
 
-_FILE = "result.json"
 _PROGRAM = "lightning"
 
 
@@ -32,25 +30,23 @@ class Summary(Callback):
         self._path: Path | None = None  # None: not the first rank, or told already
         self._loader: TorchLoader | None = None
         self._world = 1
-        self._since: float | None = None  # None: the first batch is not over
-        self._until = self._waited_before = self._waited = self._validating = 0.0
-        self._batches = self._samples = 0
+        self._clock = StepClock(warmup=1)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """A new run."""
         folder = run_folder(trainer, self._folder)
-        self._loader, self._since = find_loader(trainer), None
+        self._loader = find_loader(trainer)
+        self._clock = step_clock(self._loader, warmup=1)
         self._world = trainer.world_size
         if self._loader is not None:
             self._world = self._loader.loader.settings.world
-        self._batches = self._samples = 0
-        self._path = folder / _FILE if trainer.global_rank == 0 else None
+        self._path = folder / RESULT if trainer.global_rank == 0 else None
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """A run that goes on has not ended; one that has nothing left to train keeps its result."""
-        if self._since is None and self._path is not None and _ours(self._path):
+        if not self._clock.ended and self._path is not None and _ours(self._path):
             self._path.unlink()
 
     def on_train_batch_end(
@@ -62,22 +58,15 @@ class Summary(Callback):
         batch_idx: int,
     ) -> None:
         """Count."""
-        self._until, self._waited = perf_counter(), self._waited_so_far()
-        if self._since is None:
-            self._since, self._waited_before = self._until, self._waited
-        else:
-            self._batches += 1
-            self._samples += batch_samples(batch) * self._world
+        self._clock.end(batch_samples(batch) * self._world)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Validation is not training: its time does not count."""
-        self._validating = perf_counter()
+        self._clock.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go on counting."""
-        if self._since is not None:
-            took = perf_counter() - self._validating
-            self._since, self._until = self._since + took, self._until + took
+        self._clock.resume()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """It ended as it should."""
@@ -87,45 +76,33 @@ class Summary(Callback):
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """It did not."""
-        if isinstance(exception, KeyboardInterrupt):
-            self._tell(trainer, "interrupted", f"stopped at step {trainer.global_step:,}")
-        else:
-            self._tell(trainer, "failed", f"{type(exception).__name__}: {exception}")
-
-    def _waited_so_far(self) -> float:
-        return 0.0 if self._loader is None else self._loader.waited_s
+        outcome = outcome_of(exception)
+        stopped = outcome.status == "interrupted"
+        cause = f"stopped at step {trainer.global_step:,}" if stopped else outcome.cause
+        self._tell(trainer, outcome.status, cause)
 
     def _tell(self, trainer: Trainer, status: str, cause: str | None) -> None:
         path, self._path = self._path, None
         if path is None:
             return
-        result: dict[str, Any] = {
-            "name": path.parent.name,
+        numbers: dict[str, Any] = {
             "program": _PROGRAM,
-            "status": status,
-            "cause": cause,
             "steps": trainer.global_step,
             "world": self._world,
         }
+        clock = self._clock
         parts = [f"{trainer.global_step:,} steps"]
-        if self._since is not None and self._batches and self._until > self._since:
-            seconds = self._until - self._since
-            result["samples_per_s"] = self._samples / seconds
-            parts.append(f"{self._samples / seconds:,.0f} samples/s")
+        if clock.seconds:
+            numbers["samples_per_s"] = clock.samples / clock.seconds
+            parts.append(f"{clock.samples / clock.seconds:,.0f} samples/s")
             if self._loader is not None:
-                waited = min(seconds, self._waited - self._waited_before)
-                result["stall_s_per_step"] = waited / self._batches
-                result["loader_share"] = waited / seconds
-                parts.append(f"waiting for data {waited / seconds:.1%} of the time")
+                numbers["stall_s_per_step"] = clock.wait_s / clock.steps
+                numbers["loader_share"] = clock.wait_s / clock.seconds
+                parts.append(f"waiting for data {clock.wait_s / clock.seconds:.1%} of the time")
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            RunWriter(path.parent).finish(status, cause, numbers)
         say(trainer, f"[Summary] {status}: {', '.join(parts)}")
 
 
 def _ours(path: Path) -> bool:
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(found, dict) and found.get("program") == _PROGRAM
+    return read_object(path)[0].get("program") == _PROGRAM

@@ -16,22 +16,25 @@ from typing import Any
 
 import numpy as np
 
-from headrace.measure.baselines.baseline import Baseline, Conversion
-from headrace.measure.baselines.converter import Converter
-from headrace.measure.baselines.delivery import Delivery, checked_options
-from headrace.measure.baselines.grain_pipeline import (
+from benchmarks.baselines.stored import INSTALL, Converter, EncodedPair, PairDecoder, Stored
+from headrace.measure.baselines.baseline import (
+    Baseline,
+    Conversion,
+    Delivery,
+    checked_options,
+    job_settings,
+)
+from headrace.measure.baselines.grain import (
     OPTIONS,
+    SHUFFLE,
     Item,
     ItemSource,
     batches,
-    counts_of,
-    knobs,
+    grain_knobs,
+    resolve_counts,
 )
-from headrace.measure.baselines.samples import job_threads
-from headrace.measure.baselines.stored import EncodedPair, PairDecoder, Stored
 from headrace.measure.job import Job
-from headrace.sampling.items import SourceItems
-from headrace.sampling.windows import valid_starts
+from headrace.sampling.items import SourceItems, valid_starts
 
 __all__ = ["BASELINE"]
 
@@ -83,7 +86,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     stored = Stored.load(converted, job)
     assert converted is not None
     options = checked_options(job, "grain_arrayrecord", OPTIONS)
-    counts = counts_of(options, job_threads(job))
+    counts = resolve_counts(options, job_settings(job).threads)
     parts = [stored.part(converted, number) for number in range(len(stored.names))]
     steps = [np.load(f"{part}.steps.npy") for part in parts]
     items = [
@@ -96,7 +99,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
 
     def start() -> Iterator[dict[str, Any]]:
         fetch = _Pairs([f"{part}.array_record" for part in parts], steps, stored.offsets)
-        return batches(sources, weights, job.seed, job.batch_size, fetch, decoder.decode, **counts)
+        return batches(sources, weights, job, fetch, decoder.decode, **counts)
 
     with closing(Delivery(stored.names, start, **counts)) as delivery:
         yield delivery
@@ -105,10 +108,10 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
 BASELINE = Baseline(
     name="grain_arrayrecord",
     needs=("grain", "array_record"),
-    install="pip install 'headrace[baselines]'",
-    shuffle="global within each source, sources interleaved in a fixed pattern",
+    install=INSTALL,
+    shuffle=SHUFFLE,
     open=_open,
     convert=_convert,
     options=OPTIONS,
-    knobs=lambda cpus: knobs("grain_arrayrecord", cpus),
+    knobs=lambda cpus: grain_knobs("grain_arrayrecord", cpus),
 )

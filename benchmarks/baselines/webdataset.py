@@ -19,21 +19,22 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace.measure.baselines.baseline import Baseline, Conversion, Knob
-from headrace.measure.baselines.converter import Converter, refuse_drawn_starts
-from headrace.measure.baselines.delivery import Delivery, checked_options
-from headrace.measure.baselines.samples import job_threads
-from headrace.measure.baselines.stored import PairDecoder, Stored
-from headrace.measure.baselines.torch_batches import Collate
-from headrace.measure.baselines.torch_memory import as_it_is, numpy_frames
-from headrace.measure.baselines.worker_knobs import worker_knobs
+from benchmarks.baselines.stored import INSTALL, Collate, Converter, Stored, refuse_drawn_starts
+from headrace.measure.baselines.baseline import (
+    Baseline,
+    Conversion,
+    Delivery,
+    Knob,
+    checked_options,
+    job_settings,
+)
+from headrace.measure.baselines.torch import OPTIONS, identity, numpy_frames, worker_knobs
 from headrace.measure.job import Job
 
 __all__ = ["BASELINE"]
 
 _OPTIONS: dict[str, Any] = {
-    "workers": None,  # as many as CPUs, as for torch's DataLoader, which WebLoader is
-    "prefetch_factor": 2,  # DataLoader's default
+    **OPTIONS,  # those of torch's DataLoader, which WebLoader is
     "shuffle": 1000,  # samples in the buffer of each worker: what the documentation's examples have
 }
 #: Shards of 256 MB; its documentation speaks of 1 GB for data of terabytes. At least 8 a source, so
@@ -74,7 +75,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     stored = Stored.load(converted, job)
     assert converted is not None
     options = checked_options(job, "webdataset", _OPTIONS)
-    workers = job_threads(job) if options["workers"] is None else options["workers"]
+    workers = job_settings(job).threads if options["workers"] is None else options["workers"]
     parts = [
         webdataset.WebDataset(
             sorted(str(path) for path in stored.part(converted, number).glob("*.tar")),
@@ -86,9 +87,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     mixed = webdataset.DataPipeline(
         webdataset.RandomMix(parts, probs=stored.weights(job)),
         webdataset.shuffle(options["shuffle"]),
-        webdataset.batched(
-            job.batch_size, collation_fn=Collate(PairDecoder(stored, job), stored.frames)
-        ),
+        webdataset.batched(job.batch_size, collation_fn=Collate(stored, job)),
     )
 
     def start() -> Iterator[dict[str, Any]]:
@@ -96,7 +95,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
             mixed,
             batch_size=None,
             num_workers=workers,
-            collate_fn=as_it_is,  # without one, arrays would be made tensors
+            collate_fn=identity,  # without one, arrays would be made tensors
             prefetch_factor=options["prefetch_factor"] if workers else None,
         )
         return map(numpy_frames, loader)
@@ -108,7 +107,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
 BASELINE = Baseline(
     name="webdataset",
     needs=("webdataset", "torch"),
-    install="pip install 'headrace[baselines]'",
+    install=INSTALL,
     shuffle="pairs shuffled when written; shards drawn with replacement, then a buffer of 1,000",
     open=_open,
     convert=_convert,

@@ -16,21 +16,22 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.baselines.stored import INSTALL, Collate, Converter, Stored, refuse_drawn_starts
 from headrace.errors import UsageError
-from headrace.measure.baselines.baseline import Baseline, Conversion
-from headrace.measure.baselines.converter import Converter, refuse_drawn_starts
-from headrace.measure.baselines.delivery import Delivery, checked_options
-from headrace.measure.baselines.samples import job_threads
-from headrace.measure.baselines.stored import PairDecoder, Stored
-from headrace.measure.baselines.torch_batches import Collate, endless
-from headrace.measure.baselines.worker_knobs import worker_knobs
+from headrace.measure.baselines.baseline import (
+    Baseline,
+    Conversion,
+    Delivery,
+    checked_options,
+    job_settings,
+)
+from headrace.measure.baselines.torch import OPTIONS, numpy_frames, worker_knobs
 from headrace.measure.job import Job
 
 __all__ = ["BASELINE"]
 
 _OPTIONS: dict[str, Any] = {
-    "workers": None,  # as many as CPUs, as for torch's DataLoader
-    "prefetch_factor": 2,  # DataLoader's default
+    **OPTIONS,  # those of torch's DataLoader
     # Samples of an epoch. Its own default is the number of samples stored; below this one every
     # epoch's beginning, at which workers are idle, would show in a benchmark.
     "epoch_size": 65_536,
@@ -47,6 +48,11 @@ def _streaming() -> Any:
             remedy="It imports torchvision, which must be built for the torch that is installed",
         ) from error
     return streaming
+
+
+def _epochs(loader: Any) -> Iterator[dict[str, Any]]:
+    while True:
+        yield from map(numpy_frames, loader)
 
 
 def _convert(job: Job, folder: Path) -> Conversion:
@@ -73,7 +79,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     stored = Stored.load(converted, job)
     assert converted is not None
     options = checked_options(job, "mosaic", _OPTIONS)
-    workers = job_threads(job) if options["workers"] is None else options["workers"]
+    workers = job_settings(job).threads if options["workers"] is None else options["workers"]
     parts = [str(stored.part(converted, number)) for number in range(len(stored.names))]
 
     def start() -> Iterator[dict[str, Any]]:
@@ -88,12 +94,12 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
             shuffle_seed=job.seed,
             epoch_size=max(options["epoch_size"], sum(stored.pairs)),
         )
-        return endless(
+        return _epochs(
             DataLoader(
                 dataset,
                 batch_size=job.batch_size,
                 num_workers=workers,
-                collate_fn=Collate(PairDecoder(stored, job), stored.frames),
+                collate_fn=Collate(stored, job),
                 drop_last=True,
                 persistent_workers=workers > 0,
                 prefetch_factor=options["prefetch_factor"] if workers else None,
@@ -107,7 +113,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
 BASELINE = Baseline(
     name="mosaic",
     needs=("streaming", "torch"),
-    install="pip install 'headrace[baselines]'",
+    install=INSTALL,
     shuffle="pairs shuffled when written; py1e, blocks of 256 Ki samples; new in every epoch",
     open=_open,
     convert=_convert,

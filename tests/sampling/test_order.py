@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import UsageError
-from headrace.sampling.local_order import LocalOrder
+from headrace.sampling.order import LocalOrder
 
 GROUPS = [
     ([3, 2, 4], 2),
@@ -25,7 +25,7 @@ def test_every_item_comes_once_in_every_pass(counts, opened):
 
 
 @pytest.mark.parametrize(("counts", "opened"), GROUPS)
-def test_a_draw_does_not_depend_on_those_asked_for_with_it(counts, opened):
+def test_a_draw_does_not_depend_on_those_requested_with_it(counts, opened):
     order = LocalOrder(counts, opened, seed=1)
     _, items = order.draw(np.arange(2 * order.length))
     fresh = LocalOrder(counts, opened, seed=1)
@@ -40,7 +40,7 @@ def test_passes_and_seeds_have_orders_of_their_own():
     assert (first == other.draw(np.arange(1000))[1]).mean() < 0.02
 
 
-def test_no_more_groups_are_open_than_may_be():
+def test_no_more_groups_are_open_than_allowed():
     """Within a step's worth of draws there are K groups, and across two steps one more."""
     order = LocalOrder([40] * 25, 4, seed=1)
     groups = order.draw(np.arange(1000))[1] // 40
@@ -50,7 +50,7 @@ def test_no_more_groups_are_open_than_may_be():
     assert max(window) <= 5
 
 
-def test_a_group_is_opened_once_in_a_pass_but_for_those_that_wrap_round():
+def test_a_group_is_opened_once_in_a_pass_except_those_that_wrap_around():
     order = LocalOrder([40] * 25, 4, seed=1)
     groups = order.draw(np.arange(1000))[1] // 40
     spans = {g: np.flatnonzero(groups == g) for g in range(25)}
@@ -58,17 +58,17 @@ def test_a_group_is_opened_once_in_a_pass_but_for_those_that_wrap_round():
     assert len(long) == 3  # K - 1
 
 
-def test_with_as_many_groups_open_as_there_are_all_are_mixed():
+def test_with_all_groups_open_all_are_mixed():
     order = LocalOrder([50] * 4, 9, seed=0)
     groups = order.draw(np.arange(200))[1] // 50
     for begin in range(0, 200, 50):
         assert len(set(groups[begin : begin + 50].tolist())) == 4
 
 
-def test_nothing_cannot_be_shuffled():
-    with pytest.raises(UsageError, match="nothing to shuffle"):
+def test_invalid_arguments_are_named():
+    with pytest.raises(UsageError, match="no items"):
         LocalOrder([0, 0], 2, seed=0)
-    with pytest.raises(UsageError, match="0 groups cannot be open"):
+    with pytest.raises(UsageError, match="opened is 0"):
         LocalOrder([3], 0, seed=0)
-    with pytest.raises(UsageError, match="negative"):
+    with pytest.raises(UsageError, match="-1"):
         LocalOrder([3], 1, seed=0).draw([-1])

@@ -1,8 +1,8 @@
-"""How fast a training step is here, without any data: `python -m headrace.recipes.laq.speed`.
+"""How fast a training step of the LAQ model is without a loader: `python benchmarks/laq_step.py`.
 
 Prints one JSON line a setting: milliseconds a step, samples a second, share of the peak (MFU) and
-memory. The DINO teacher has random weights, which cost the same. What a loader feeds can be
-compared with these numbers: they are what the accelerator could eat.
+memory. The DINO teacher has random weights, which cost the same. These are the rates that a loader
+would have to deliver to keep the accelerator busy.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from headrace.recipes.laq.config import LaqConfig, TrainingConfig
-from headrace.recipes.laq.dinov3 import DinoV3
-from headrace.recipes.laq.flops import step_flops
-from headrace.recipes.laq.model import Laq, trainable_parameters
-from headrace.recipes.laq.optimizer import make_optimizer
-from headrace.recipes.laq.peg import PositionConvolution
-from headrace.recipes.laq.teachers import Teachers
-
-__all__ = ["Speed", "measure"]
+from headrace.recipes.laq import (
+    Laq,
+    LaqConfig,
+    Teachers,
+    TrainingConfig,
+    make_optimizer,
+    step_flops,
+    trainable_parameters,
+)
+from headrace.recipes.laq.blocks import PositionConvolution
+from headrace.recipes.laq.teachers import DinoV3
 
 _PRESETS = {
     "full": lambda: LaqConfig(flow_decoder=False),
@@ -105,7 +107,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure every combination asked for."""
+    """Measure every requested combination."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preset", choices=sorted(_PRESETS), default="full")
     parser.add_argument("--batch", type=int, nargs="+", default=[128])

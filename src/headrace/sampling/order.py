@@ -1,15 +1,14 @@
-"""A shuffle that is local in groups: a few groups are open at a time, and the set moves on.
+"""A shuffle that keeps few groups open at a time, for storage that reads a group as a whole.
 
-For storage where looking into a group costs as much as reading all of it. In every pass the groups
-come in a keyed order. Each group's items, in a keyed order of their own, are cut into K parts. Step
-s of the pass takes part 0 of group s, part 1 of group s - 1, ... part K - 1 of group s - K + 1, in
-a keyed order of all of them: one group is opened and one is done with in every step. The first
-groups of a pass find their companions at its end, so every step has K groups in it.
+In every pass the groups come in a keyed order. Each group's items, in a keyed order of their own,
+are cut into K parts. Step s of the pass takes part 0 of group s, part 1 of group s - 1, ... part
+K - 1 of group s - K + 1, in a keyed order of all of them: every step opens one group and finishes
+one. Group numbers wrap around, so the first steps of a pass have K groups too.
 
-Every item comes once in a pass, and draw number i is found without looking at those before it: the
-sequence can be entered anywhere and cut among any number of hosts, as the exact one can. The trade:
-items that come together are from K groups of all, and an item stays within K steps of where its
-group comes (`docs/decisions` has figures). With K groups or fewer it is a shuffle of everything.
+Every item comes once in a pass, and draw number i is computed without those before it: like the
+exact shuffle, the sequence can be entered anywhere and divided among any number of hosts. The
+trade: items that come together are from K of the groups, and an item stays within K steps of its
+group's turn (`docs/decisions` has figures). With K groups or fewer it is a shuffle of everything.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import UsageError
-from headrace.sampling.bijection import permute
-from headrace.sampling.hashed import Ints, check_seed, hash_ints
+from headrace.sampling.bijection import Ints, check_seed, hash_ints, permute
 
 __all__ = ["LocalOrder"]
 
@@ -40,7 +38,7 @@ class _Pass:
 
 
 class LocalOrder:
-    """Groups of so many items as one sequence.
+    """The items of groups with these counts as one endless sequence, `opened` groups at a time.
 
     >>> order = LocalOrder([3, 2, 4], opened=2, seed=0)
     >>> turn, item = order.draw(np.arange(9))
@@ -49,16 +47,16 @@ class LocalOrder:
     """
 
     def __init__(self, counts: npt.ArrayLike, opened: int, seed: int) -> None:
-        every = np.asarray(counts, np.int64).reshape(-1)
-        first = np.cumsum(every) - every
-        self._counts: Ints = every[every > 0]
-        self._first: Ints = first[every > 0]
-        self.length = int(every.sum())
+        counts = np.asarray(counts, np.int64).reshape(-1)
+        first = np.cumsum(counts) - counts
+        self._counts: Ints = counts[counts > 0]
+        self._first: Ints = first[counts > 0]
+        self.length = int(counts.sum())
         if not self.length:
-            raise UsageError("there is nothing to shuffle", remedy="Give groups with items")
+            raise UsageError("there are no items to shuffle", remedy="Give groups with items.")
         if opened < 1:
             raise UsageError(
-                f"{opened} groups cannot be open", remedy="Give a number from 1 upwards"
+                f"opened is {opened}", remedy="Give a number of groups from 1 upwards."
             )
         self.opened = min(opened, len(self._counts))
         self.seed = check_seed(seed)
@@ -100,16 +98,16 @@ class LocalOrder:
         kept = self._passes
         if turn not in kept:
             latest = list(kept.items())[1 - _KEPT_PASSES :]
-            kept = {**dict(latest), turn: self._laid_out(turn)}
+            kept = {**dict(latest), turn: self._layout(turn)}
             self._passes = kept  # replaced, never changed: threads may be reading the old one
         return kept[turn]
 
-    def _laid_out(self, turn: int) -> _Pass:
+    def _layout(self, turn: int) -> _Pass:
         key = hash_ints(self.seed, turn)
         groups, opened = len(self._counts), self.opened
         order = permute(np.arange(groups), groups, hash_ints(key, _GROUPS))
         cuts = self._counts[order][:, None] * np.arange(opened + 1) // opened
-        sizes = np.diff(cuts, axis=1)  # of every part of the groups in order
+        sizes = np.diff(cuts, axis=1)  # of each part of each group, in the order of the groups
         steps = np.arange(groups)[:, None] - np.arange(opened)
         part_ends = np.cumsum(sizes[steps % groups, np.arange(opened)], axis=1)
         return _Pass(key, order, np.cumsum(part_ends[:, -1]), part_ends)

@@ -7,19 +7,20 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.nn import functional  # noqa: E402
 
-from headrace.recipes.laq.attention import (  # noqa: E402
+from headrace.recipes.laq.blocks import (  # noqa: E402
+    Block,
     CrossAttention,
+    DeltaNetwork,
+    FeedForward,
+    PositionBias,
+    PositionConvolution,
     SelfAttention,
     angle_attention,
     pair_attention,
+    patches,
+    unpatches,
 )
 from headrace.recipes.laq.config import LaqConfig  # noqa: E402
-from headrace.recipes.laq.delta import DeltaNetwork  # noqa: E402
-from headrace.recipes.laq.encoder import patches, unpatches  # noqa: E402
-from headrace.recipes.laq.feedforward import FeedForward  # noqa: E402
-from headrace.recipes.laq.peg import PositionConvolution  # noqa: E402
-from headrace.recipes.laq.position import PositionBias  # noqa: E402
-from headrace.recipes.laq.transformer import Block  # noqa: E402
 
 
 def close(a, b, atol=1e-5):

@@ -1,0 +1,969 @@
+"""The folder of a run: its files and figures, how they are written, and how they are read.
+
+runs/2026-11-15_12-00-00_oxe29/
+  batch_times.jsonl  a record a batch, written as the run goes
+  memory.jsonl       a record every second or so, likewise
+  result.json        how the run ended, and its figures; missing while it runs or if it was killed
+  machine.json  config.yaml  log.txt
+
+A killed run leaves half a line, and a disk may damage any. One rule holds for every reader: a line
+that is not a JSON object is skipped and counted. Benchmarks, the doctor and the Lightning callbacks
+write through `RunWriter`; reports, studies and the doctor read through `RunReader` or `read_run`.
+This module imports nothing of the rooms above `files`, so that `outputs` may use it too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, Self, TextIO, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import DataError, UsageError
+from headrace.files import atomic_write, replacing
+
+__all__ = [
+    "BATCHES",
+    "MEMORY",
+    "PERCENTILES",
+    "RESULT",
+    "RUN_FILES",
+    "Batches",
+    "Memory",
+    "Outcome",
+    "Run",
+    "RunReader",
+    "RunWriter",
+    "Share",
+    "Stage",
+    "Status",
+    "Step",
+    "StepClock",
+    "finite",
+    "finite_column",
+    "new_run",
+    "objects",
+    "outcome_of",
+    "percentiles",
+    "read_object",
+    "read_run",
+    "source_counts",
+    "summarise",
+    "write_json",
+]
+
+RESULT, BATCHES, MEMORY = "result.json", "batch_times.jsonl", "memory.jsonl"
+#: A folder with any of these is a run.
+RUN_FILES = (RESULT, BATCHES, MEMORY)
+PERCENTILES = (50, 90, 99)
+
+#: How a run can end. "incomplete": it says nothing, because it still runs or was killed with
+#: whatever watched it. The last four are those of a run that never started.
+Status: TypeAlias = Literal[
+    "complete",
+    "interrupted",
+    "failed",
+    "killed",
+    "oom-killed",
+    "timed out",
+    "floor reached",
+    "stalled",
+    "incomplete",
+    "invalid configuration",
+    "not installed",
+    "not run",
+    "skipped",
+]
+
+Floats: TypeAlias = NDArray[np.float64]
+
+#: Beyond this a time, rate or size is damage, and would only spoil the axes.
+_LARGEST = 1e15
+#: Longest text taken from a run into a page; a config or log beyond it is cut, and says so.
+_TEXT_LIMIT = 64_000
+_LOG_LINES = 40
+#: Most dataset names kept apart; damaged or hostile records cannot make the table larger.
+_NAMES = 512
+#: Records turned into columns at a time: a run of a million batches is not held as a million dicts.
+_CHUNK = 4096
+_PARTS = 5  # of the measured time, for the spread within a run
+
+
+# -- how a run ends --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended, as the process that watched it knows."""
+
+    status: str  #: a `Status`; rules that end a run may have words of their own
+    cause: str | None = None
+    measured: dict[str, Any] | None = None  #: what the process itself found, if it came to that
+    peak_rss: int = 0
+    peak_anonymous: int = 0
+    min_available: int | None = None  #: least memory left, of the machine and of its groups
+    wall_s: float = 0.0
+    out_of_memory: bool = False  #: the kernel killed it, or a process of it, for want of memory
+    refused: bool = False  #: its configuration is not valid; nothing has run
+
+
+def outcome_of(error: BaseException | None) -> Outcome:
+    """The outcome of a program that ended with an exception, or without one."""
+    if error is None:
+        return Outcome("complete")
+    if isinstance(error, KeyboardInterrupt):
+        return Outcome("interrupted", "interrupted (Ctrl-C)")
+    return Outcome("failed", f"{type(error).__name__}: {error}")
+
+
+# -- the clock of a loop ---------------------------------------------------------------------------
+
+
+class Step(NamedTuple):
+    """One step, from the end of the one before to its own."""
+
+    now: float  #: when it ended
+    seconds: float  #: all of it, without pauses
+    wait_s: float  #: of these, for data
+    warmup: bool
+
+    @property
+    def step_s(self) -> float:
+        """Without the wait."""
+        return self.seconds - self.wait_s
+
+
+class StepClock:
+    """Counts the steps of a loop: how long they took, and how long they waited for data.
+
+    >>> clock = StepClock(warmup=1)
+    >>> for now, waited in ((10, 5), (12, 0.5), (15, 1.5)):
+    ...     clock.waited(waited)
+    ...     step = clock.end(samples=4, now=now)
+    >>> clock.steps, clock.samples, clock.seconds, clock.wait_s
+    (2, 8, 5.0, 2.0)
+
+    `end` is called once a step, at the same place of every step. Without `begin` the first step is
+    no longer than its wait. `waits` gives the seconds waited so far, where something counts them.
+    """
+
+    def __init__(
+        self,
+        *,
+        warmup: int = 0,
+        warmup_s: float = 0.0,
+        waits: Callable[[], float] | None = None,
+    ) -> None:
+        self._warmup, self._warmup_s = warmup, warmup_s
+        self._waits = waits
+        self._seen = waits() if waits is not None else 0.0
+        self._wait = self._paused = 0.0
+        self._last: float | None = None  # the end of the step before
+        self._first: float | None = None  # the end of the first step
+        self._pause: float | None = None
+        self.warm = warmup == 0 and warmup_s == 0  #: the warm-up is over
+        self.ended = 0  #: steps, with those of the warm-up
+        self.clear()
+
+    def clear(self) -> None:
+        """Set the sums to zero."""
+        self.steps = self.samples = 0  #: after the warm-up
+        self.seconds = self.wait_s = 0.0
+
+    def begin(self, now: float | None = None) -> None:
+        """The next step begins here: what happened since the last one is not part of it."""
+        self._last = perf_counter() if now is None else now
+        self._wait = self._paused = 0.0
+        if self._waits is not None:
+            self._seen = self._waits()
+
+    def waited(self, seconds: float) -> None:
+        """So much of the current step was waiting for data."""
+        self._wait += seconds
+
+    def end(self, samples: int = 0, now: float | None = None) -> Step:
+        """The step is over."""
+        now = perf_counter() if now is None else now
+        if self._waits is not None:
+            seen = self._waits()
+            self._wait, self._seen = self._wait + seen - self._seen, seen
+        wait, counted = self._wait, self.warm and self._last is not None
+        since = 0.0 if self._last is None else now - self._last - self._paused
+        step = Step(now, max(since, wait), wait, not counted)
+        self._first = now if self._first is None else self._first
+        self._last, self._wait, self._paused = now, 0.0, 0.0
+        self.ended += 1
+        if counted:
+            self.steps += 1
+            self.samples += samples
+            self.seconds += step.seconds
+            self.wait_s += wait
+        elif self.ended >= self._warmup and now - self._first >= self._warmup_s:
+            self.warm = True
+        return step
+
+    def pause(self) -> None:
+        """What comes now (validation, a checkpoint) is not part of a step, until `resume`."""
+        if self._pause is None:
+            self._pause = perf_counter()
+
+    def resume(self) -> None:
+        """Back to the step."""
+        if self._pause is not None:
+            self.skip(perf_counter() - self._pause)
+            self._pause = None
+
+    def skip(self, seconds: float) -> None:
+        """So much of the current step is not part of it."""
+        if self._last is not None:
+            self._paused += seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """`pause` and `resume` around a block; inside another pause it adds nothing."""
+        outer = self._pause is None
+        self.pause()
+        try:
+            yield
+        finally:
+            if outer:
+                self.resume()
+
+
+# -- writing ---------------------------------------------------------------------------------------
+
+
+def new_run(root: Path, name: str, now: datetime | None = None) -> Path:
+    """A new folder `<root>/<Y-m-d_H-M-S>_<name>` that can be written to."""
+    stamp = (now or datetime.now()).strftime("%Y-%m-%d_%H-%M-%S")
+    safe = re.sub(r"[^\w.+-]+", "_", name).strip("_") or "run"
+    for number in range(1, 1000):
+        folder = root / (f"{stamp}_{safe}" if number == 1 else f"{stamp}_{safe}_{number}")
+        try:
+            folder.mkdir(parents=True)
+            (folder / "log.txt").touch()
+            return folder
+        except FileExistsError:
+            if root.is_dir():
+                continue
+            raise _unwritable(root, "it is not a folder") from None
+        except OSError as error:
+            raise _unwritable(root, error.strerror) from None
+    raise _unwritable(root, "a thousand runs of this name began in this second")
+
+
+def _unwritable(root: Path, why: str | None) -> UsageError:
+    return UsageError(
+        f"runs cannot be archived in {str(root)!r}: {why}",
+        remedy="Give another folder with --runs",
+    )
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, atomically; NaN and infinity, which JSON does not have, as null."""
+    atomic_write(path, json.dumps(_jsonable(value), indent=2) + "\n")
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _jsonable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(inner) for inner in value]
+    return value
+
+
+def source_counts(dataset: NDArray[Any] | None, names: Sequence[str]) -> dict[str, int]:
+    """Samples of each source in a batch by `batch.dataset`; empty where the batch has none."""
+    if dataset is None:
+        return {}
+    counts = np.bincount(dataset, minlength=len(names)).tolist()
+    return {name: n for name, n in zip(names, counts, strict=False) if n}
+
+
+class RunWriter:
+    """Writes the records of a run as it goes; each line is in the file once it is written.
+
+    The files are those that are asked for: a process may write the batches of a run while its
+    parent writes the memory. A resumed run keeps the first `resume` batches of the records that
+    are there and continues behind them.
+    """
+
+    def __init__(
+        self, folder: Path, *, batches: bool = False, memory: bool = False, resume: int = 0
+    ) -> None:
+        self.folder = folder
+        self.batches = resume  #: the number of the next batch
+        self.peak_rss = self.peak_anonymous = 0  #: most bytes in a record of memory
+        self.min_available: int | None = None
+        self._seen: dict[str, int] = {}  # the batch in which a dataset was last dominant
+        self._earlier = self._earlier_memory = 0.0
+        self._batches: TextIO | None = None
+        self._memory: TextIO | None = None
+        self._clock: float | None = None
+        self._begun = perf_counter()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if batches:
+                self._batches, self._earlier = _continued(
+                    folder / BATCHES, lambda r: (finite(r.get("idx")) or 0) < resume
+                )
+            if memory:
+                self._memory, self._earlier_memory = _continued(
+                    folder / MEMORY, lambda _: resume > 0
+                )
+        except OSError as error:
+            raise UsageError(
+                f"the run cannot be recorded in {str(folder)!r}: {error.strerror}",
+                remedy="Check its permissions and free space, or give another folder",
+            ) from None
+
+    def batch(
+        self,
+        step: Step,
+        *,
+        samples: int,
+        counts: Mapping[str, int],
+        look_s: float | None = None,
+        knows_wait: bool = True,
+    ) -> None:
+        """A batch: its step, and its samples by dataset.
+
+        `look_s` is the time that it took to touch it, where that is measured.
+        """
+        if self._batches is None:
+            return
+        if self._clock is None:
+            self._clock = step.now - step.seconds
+        number = self.batches
+        dominant = max(counts, key=lambda name: counts[name]) if counts else None
+        gap = None
+        if dominant is not None:
+            gap = number - self._seen.get(dominant, number)
+            self._seen[dominant] = number
+        record = {
+            "idx": number,
+            "t_s": round(self._earlier + step.now - self._clock, 6),
+            "dt_s": round(step.seconds, 7),
+            "fetch_dt_s": round(step.wait_s, 7) if knows_wait else None,
+            "materialize_dt_s": None if look_s is None else round(look_s, 7),
+            "is_warmup": step.warmup,
+            "samples": samples,
+            "dominant_dataset": dominant,
+            "dataset_counts": dict(counts),
+            "dominant_gap_batches": gap,
+        }
+        self._batches.write(json.dumps(record) + "\n")
+        self.batches += 1
+
+    def memory(
+        self, *, anonymous: int, available: int, rss: int | None = None, group: int | None = None
+    ) -> None:
+        """Bytes that the run holds now, that are left, and that its control group is charged."""
+        self.peak_rss = max(self.peak_rss, rss or 0)
+        self.peak_anonymous = max(self.peak_anonymous, anonymous)
+        least = self.min_available
+        self.min_available = available if least is None else min(available, least)
+        if self._memory is None:
+            return
+        sizes = {"rss_mb": rss, "anon_mb": anonymous, "available_mb": available, "cgroup_mb": group}
+        record = {"t_s": round(self._earlier_memory + perf_counter() - self._begun, 3)}
+        record |= {key: round(n / 1e6, 1) for key, n in sizes.items() if n is not None}
+        self._memory.write(json.dumps(record) + "\n")
+
+    def finish(
+        self, status: str, cause: str | None = None, numbers: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Write result.json: how the run ended, and its figures; what it says."""
+        self.close()
+        result = {"name": self.folder.resolve().name, "status": status, "cause": cause}
+        result |= numbers or {}
+        write_json(self.folder / RESULT, result)
+        return result
+
+    def close(self) -> None:
+        """No more records come."""
+        files = [file for file in (self._batches, self._memory) if file is not None]
+        self._batches = self._memory = None
+        for file in files:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _continued(path: Path, keep: Callable[[dict[str, Any]], bool]) -> tuple[TextIO, float]:
+    """The file, behind those of its records that are kept; and when the last of them was (t_s)."""
+    last = 0.0
+    with replacing(path, durable=False) as file:
+        for line, record in _Lines(path).with_text():
+            if keep(record):
+                file.write((line.rstrip("\n") + "\n").encode())
+                last = finite(record.get("t_s")) or last
+    return path.open("a", buffering=1, encoding="utf-8"), last
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def finite(value: Any) -> float | None:
+    """A number as a float; None for whatever is not a usable one.
+
+    >>> finite(3), finite("3"), finite(float("nan")), finite(True)
+    (3.0, None, None, None)
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int):
+        return float(value) if abs(value) <= _LARGEST else None
+    return value if math.isfinite(value) and abs(value) <= _LARGEST else None
+
+
+def finite_column(values: Sequence[Any]) -> Floats:
+    """`finite` of many values, NaN in place of None; millions of counts take a fast path."""
+    if set(map(type, values)) <= {int, float}:
+        try:
+            column = np.array(values, dtype=np.float64)
+        except OverflowError:  # an integer beyond what a float can hold
+            pass
+        else:
+            column[~(np.abs(column) <= _LARGEST)] = np.nan
+            return column
+    return np.array([math.nan if (n := finite(v)) is None else n for v in values], dtype=np.float64)
+
+
+def objects(value: Any) -> list[tuple[str, dict[str, Any]]]:
+    """The entries of an object that are objects themselves."""
+    items = value.items() if isinstance(value, dict) else ()
+    return [(name, entry) for name, entry in items if isinstance(entry, dict)]
+
+
+def percentiles(seconds: Floats) -> dict[str, float | None]:
+    """`p50_s`, `p90_s` and `p99_s` of times; None where there are none."""
+    known = seconds[np.isfinite(seconds)]
+    found = np.percentile(known, PERCENTILES).tolist() if len(known) else [None] * len(PERCENTILES)
+    return {f"p{p}_s": value for p, value in zip(PERCENTILES, found, strict=True)}
+
+
+def read_object(path: Path) -> tuple[dict[str, Any], str | None]:
+    """A JSON object, and what was wrong with it; empty where there is none."""
+    try:
+        value = json.loads(path.read_text("utf-8", errors="replace"))
+    except FileNotFoundError:
+        return {}, f"{path.name} is missing: the run was killed before it was written"
+    except (OSError, ValueError, RecursionError) as error:
+        return {}, f"{path.name} cannot be read ({_why(error)}): what it held is not shown"
+    if not isinstance(value, dict):
+        return {}, f"{path.name} holds a {type(value).__name__}, not an object: it is not shown"
+    return value, None
+
+
+def _read_text(path: Path, tail: int | None = None) -> str:
+    """A text file, or its last lines; empty where there is none."""
+    try:
+        text = path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+    if tail is not None:
+        text = "\n".join(text.splitlines()[-tail:])
+    if len(text) > _TEXT_LIMIT:
+        text = text[:_TEXT_LIMIT] + f"\n... {len(text) - _TEXT_LIMIT:,} more characters"
+    return text
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+class _Lines:
+    """The whole records of a JSON-lines file; what was wrong is known once all are taken."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.problem: str | None = None
+        self.damaged = 0  #: lines that were skipped
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (record for _, record in self.with_text())
+
+    def with_text(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Each record with its line."""
+        name = self._path.name
+        whole, bad, number, line = 0, list[int](), 0, "\n"
+        try:
+            with self._path.open(encoding="utf-8", errors="replace") as lines:
+                for number, line in enumerate(lines, 1):
+                    try:
+                        record = json.loads(line)
+                    except (ValueError, RecursionError):
+                        record = None
+                    if isinstance(record, dict):
+                        whole += 1
+                        yield line, record
+                    elif line.strip():
+                        bad.append(number)
+        except FileNotFoundError:
+            self.problem = f"{name} is missing: the run recorded none, or was killed at its start"
+        except OSError as error:
+            self.problem = f"{name} cannot be read to its end ({_why(error)})"
+        self.damaged = len(bad)
+        kept = f"the {whole:,} whole records count"
+        if self.problem:
+            return
+        if bad == [number] and not line.endswith("\n"):
+            self.problem = f"{name} ends in half a line (the run was killed while it wrote): {kept}"
+        elif bad:
+            where = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+            self.problem = f"{name}: {len(bad):,} damaged lines are skipped (line {where}): {kept}"
+        elif not whole:
+            self.problem = f"{name} is empty: the run ended before it had something to record"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batches:
+    """The records of batch_times.jsonl as columns; NaN where a record has no usable number."""
+
+    idx: Floats  #: the batch's number
+    t_s: Floats  #: seconds from the first request until the batch was received
+    dt_s: Floats  #: seconds of the whole step
+    fetch_s: Floats  #: of these, until the batch was there
+    samples: Floats  #: zero where the record does not say
+    warmup: NDArray[np.bool_]
+    dominant: NDArray[np.object_]  #: the dataset with most samples; "" where it is not known
+    names: tuple[str, ...]  #: of the datasets, the columns of `counts`
+    counts: Floats  #: samples of each dataset in each batch, [batches, names]
+
+    def __len__(self) -> int:
+        return len(self.idx)
+
+    def measured(self) -> Batches:
+        """Those after the warm-up."""
+        keep = ~self.warmup
+        columns = ("idx", "t_s", "dt_s", "fetch_s", "samples", "warmup", "dominant", "counts")
+        return replace(self, **{name: getattr(self, name)[keep] for name in columns})
+
+    def figures(self, elapsed_s: float | None = None) -> dict[str, Any]:
+        """What follows from the batches, by the names of result.json; None where it is not known.
+
+        `elapsed_s` is the measured time where it is known better than by the sum of the steps.
+        """
+        measured = self.measured()
+        timed = np.isfinite(measured.dt_s)
+        times, waits = measured.dt_s[timed], measured.fetch_s[timed]
+        samples = float(measured.samples[timed].sum())
+        elapsed = elapsed_s or float(times.sum()) or None
+        return {
+            "samples_per_s": samples / elapsed if elapsed and samples else None,
+            "samples_per_s_spread": measured._spread(),
+            "batches_per_s": len(times) / elapsed if elapsed and len(times) else None,
+            "batches": len(times),
+            "samples": round(samples),
+            "elapsed_s": elapsed,
+            "mean_s": float(times.mean()) if len(times) else None,
+            **percentiles(times),
+            "max_s": float(times.max()) if len(times) else None,
+            "stall_s_per_step": (
+                float(waits.mean()) if len(waits) and np.isfinite(waits).all() else None
+            ),
+        }
+
+    def _spread(self) -> list[float] | None:
+        """Lowest and highest rate of fifths of the batches."""
+        if len(self) < 2 * _PARTS or not np.isfinite(self.dt_s).all():
+            return None
+        # By the clock, because what happens between two steps takes time too; but across lost
+        # records it runs on.
+        ends = self.t_s if (np.diff(self.idx) == 1).all() else np.cumsum(self.dt_s)
+        begins = np.concatenate([[ends[0] - self.dt_s[0]], ends[:-1]])
+        rates = []
+        for part in np.array_split(np.arange(len(self)), _PARTS):
+            seconds = float(ends[part[-1]] - begins[part[0]])
+            if seconds <= 0:
+                return None
+            rates.append(float(self.samples[part].sum()) / seconds)
+        return [min(rates), max(rates)]
+
+    def shares(self) -> dict[str, float]:
+        """Share of each dataset in the samples after the warm-up; empty where none is known."""
+        counts = self.counts[~self.warmup].sum(axis=0)
+        total = float(counts.sum())
+        return dict(zip(self.names, (counts / total).tolist(), strict=True)) if total > 0 else {}
+
+    @staticmethod
+    def of(records: Iterable[Mapping[str, Any]]) -> Batches:
+        """Columns of the records, which are read once and not kept."""
+        fields = ("idx", "t_s", "dt_s", "fetch_dt_s", "samples")
+        columns, counts = _Columns(fields), _Counts()
+        for chunk in _chunks(records):
+            columns.add(chunk)
+            counts.add(chunk)
+        names, table = counts.table()
+        idx, t_s, dt_s, fetch_s, samples = (columns[name] for name in fields)
+        for times in (dt_s, fetch_s):
+            times[times < 0] = np.nan
+        if np.isnan(t_s).any():  # older records have no clock: the steps' times add up to one
+            t_s = np.cumsum(np.nan_to_num(dt_s))
+        if not (np.diff(idx) > 0).all() or np.isnan(idx).any():  # damaged: count them ourselves
+            idx = np.arange(len(idx), dtype=np.float64)
+        samples = np.where(samples >= 0, samples, table.sum(axis=1))
+        dominant = np.array(counts.dominant, dtype=object)
+        if names:
+            most = table.argmax(axis=1)
+            for row in np.flatnonzero(dominant == ""):
+                dominant[row] = names[most[row]] if table[row, most[row]] > 0 else ""
+        warmup = np.array(counts.warmup, dtype=np.bool_)
+        return Batches(idx, t_s, dt_s, fetch_s, samples, warmup, dominant, names, table)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """The records of memory.jsonl in MB; NaN where one has no usable number."""
+
+    t_s: Floats  #: seconds since the process was started, some time before its first request
+    rss_mb: Floats  #: resident
+    anon_mb: Floats  #: anonymous: what cannot be dropped
+    available_mb: Floats  #: what the machine or control group still had to give
+
+    def __len__(self) -> int:
+        return len(self.t_s)
+
+    @staticmethod
+    def of(records: Iterable[Mapping[str, Any]]) -> Memory:
+        """Columns of the records that say when they were taken."""
+        names = ("t_s", "rss_mb", "anon_mb", "available_mb")
+        columns = _Columns(names)
+        for chunk in _chunks(records):
+            columns.add(chunk)
+        keep = ~np.isnan(columns["t_s"])
+        return Memory(*(columns[name][keep] for name in names))
+
+
+class _Columns:
+    """Numbers of records by name, gathered chunk by chunk."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._parts: dict[str, list[Floats]] = {name: [np.zeros(0)] for name in names}
+
+    def add(self, chunk: Sequence[Mapping[str, Any]]) -> None:
+        for name, parts in self._parts.items():
+            parts.append(finite_column([record.get(name) for record in chunk]))
+
+    def __getitem__(self, name: str) -> Floats:
+        return np.concatenate(self._parts[name])
+
+
+class _Counts:
+    """Samples by batch and dataset, and what else a record says of its datasets.
+
+    A record without counts gives one sample to its dominant dataset.
+    """
+
+    def __init__(self) -> None:
+        self.dominant: list[str] = []
+        self.warmup: list[bool] = []
+        self._columns: dict[str, int] = {}
+        #: Of each chunk: the row, the column and the value of every count.
+        self._parts: list[tuple[NDArray[np.int64], NDArray[np.int64], Floats]] = []
+
+    def add(self, chunk: Sequence[Mapping[str, Any]]) -> None:
+        sizes: list[int] = []
+        places: list[int] = []
+        values: list[Any] = []
+        first = len(self.dominant)
+        for record in chunk:
+            name = record.get("dominant_dataset")
+            self.dominant.append(sys.intern(name) if isinstance(name, str) else "")
+            self.warmup.append(record.get("is_warmup") in (True,))
+            counts = record.get("dataset_counts")
+            if not isinstance(counts, dict) or not counts:
+                counts = {self.dominant[-1]: 1} if self.dominant[-1] else {}
+            sizes.append(len(counts))
+            columns = self._columns
+            places.extend([columns.setdefault(name, len(columns)) for name in counts])
+            values.extend(counts.values())
+        rows = np.repeat(np.arange(first, first + len(chunk)), sizes)
+        numbers = np.maximum(np.nan_to_num(finite_column(values)), 0.0)
+        self._parts.append((rows, np.array(places, dtype=np.int64), numbers))
+
+    def table(self) -> tuple[tuple[str, ...], Floats]:
+        """Names, and counts by batch and name; the rarest names are added up past a limit."""
+        names = list(self._columns)
+        total = np.zeros(len(names))
+        for _, places, numbers in self._parts:
+            total += np.bincount(places, numbers, len(names))
+        column = np.arange(len(names))
+        if len(names) > _NAMES:
+            largest = np.argsort(-total, kind="stable")[: _NAMES - 1]
+            column = np.full(len(names), _NAMES - 1)
+            column[largest] = np.arange(_NAMES - 1)
+            names = [names[i] for i in largest] + ["(the rest)"]
+        table = np.zeros((len(self.dominant), len(names)))
+        for rows, places, numbers in self._parts:
+            np.add.at(table, (rows, column[places]), numbers)
+        return tuple(names), table
+
+
+def _chunks(records: Iterable[Mapping[str, Any]]) -> Iterator[list[Mapping[str, Any]]]:
+    left = iter(records)
+    while chunk := list(islice(left, _CHUNK)):
+        yield chunk
+
+
+class RunReader:
+    """The files of a run folder, whole or damaged; each is read once, when it is first asked for.
+
+    Missing files are empty. `problems` and `damaged` are of the files that were read so far.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._problems: dict[str, str | None] = {}
+        #: Lines that were skipped, by file.
+        self.damaged: dict[str, int] = {}
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is missing or damaged, in sentences."""
+        return tuple(problem for problem in self._problems.values() if problem)
+
+    @cached_property
+    def result(self) -> dict[str, Any]:
+        """What result.json says."""
+        found, self._problems[RESULT] = read_object(self.folder / RESULT)
+        return found
+
+    @cached_property
+    def batches(self) -> Batches:
+        """The records of the batches."""
+        lines = _Lines(self.folder / BATCHES)
+        found = Batches.of(lines)
+        self._problems[BATCHES], self.damaged[BATCHES] = lines.problem, lines.damaged
+        return found
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The records of memory."""
+        lines = _Lines(self.folder / MEMORY)
+        found = Memory.of(lines)
+        self._problems[MEMORY], self.damaged[MEMORY] = lines.problem, lines.damaged
+        return found
+
+    @cached_property
+    def machine(self) -> dict[str, Any]:
+        """What the run was measured on."""
+        stated = self.result.get("machine")
+        if isinstance(stated, dict) and stated:
+            return stated
+        return read_object(self.folder / "machine.json")[0]
+
+    def figures(self) -> dict[str, Any]:
+        """The figures that follow from the records of the batches."""
+        return {**self.batches.figures(), "damaged_records": self.damaged[BATCHES]}
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A dataset's share of the samples, requested and actual; None: not known."""
+
+    asked: float | None
+    served: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Seconds a stage worked and waited, over all its workers; None: not known."""
+
+    busy_s: float | None
+    waiting_s: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One run, read."""
+
+    folder: Path
+    label: str  #: what reports call it; unlike that of any other run in the same page
+    backend: str  #: what was measured: "headrace" or a baseline
+    status: str  #: a `Status`
+    cause: str | None  #: why it is not complete
+    shuffle: str | None  #: how samples were shuffled, in the run's own words
+    #: Figures of result.json, and those that follow from the batches where it has none.
+    numbers: Mapping[str, float]
+    mixture: Mapping[str, Share]
+    stages: Mapping[str, Stage]
+    batches: Batches
+    memory: Memory
+    config: str  #: the configuration as text
+    machine: Mapping[str, Any]
+    log: str  #: the end of the log
+    problems: tuple[str, ...]  #: what is missing or damaged, in sentences
+
+
+def read_run(folder: Path) -> Run:
+    """Read a run folder; only one that is missing, or is not a run, is an error."""
+    if not folder.is_dir():
+        raise DataError(
+            f"no such run folder: {str(folder)!r}", remedy=f"Give the folder that holds {RESULT}"
+        )
+    if not any((folder / name).exists() for name in RUN_FILES):
+        raise DataError(
+            f"{str(folder)!r} is not a run folder: it has none of {', '.join(RUN_FILES)}",
+            remedy="Give a folder that `headrace bench` or a training run has written",
+        )
+    reader = RunReader(folder)
+    result, batches, memory = reader.result, reader.batches, reader.memory
+    numbers = {key: n for key, value in result.items() if (n := finite(value)) is not None}
+    for key, value in reader.figures().items():
+        if (number := finite(value)) is not None:
+            numbers.setdefault(key, number)
+    rate, limit = numbers.get("samples_per_s"), numbers.get("decode_limit_samples_per_s")
+    if rate is not None and limit:
+        numbers.setdefault("limit_ratio", rate / limit)
+    config = _read_text(folder / "config.yaml")
+    if not config and result.get("config"):
+        config = json.dumps(result["config"], indent=2, ensure_ascii=False)
+    return Run(
+        folder=folder,
+        label=_text(result.get("name")) or folder.resolve().name,
+        backend=_text(result.get("backend")) or "unknown",
+        status=_text(result.get("status")) or "incomplete",
+        cause=_text(result.get("cause")),
+        shuffle=_text(result.get("shuffle")),
+        numbers=numbers,
+        mixture=_mixture(result.get("mixture"), batches),
+        stages={
+            name: Stage(finite(stage.get("busy_s")), finite(stage.get("waiting_s")))
+            for name, stage in objects(result.get("stages"))
+        },
+        batches=batches,
+        memory=memory,
+        config=config,
+        machine=reader.machine,
+        log=_read_text(folder / "log.txt", tail=_LOG_LINES)
+        or _read_text(folder / "train.log", tail=_LOG_LINES),
+        problems=reader.problems,
+    )
+
+
+def _mixture(stated: Any, batches: Batches) -> dict[str, Share]:
+    """The shares that the result states; actual ones that it does not are counted."""
+    shares = {
+        name: Share(finite(share.get("asked")), finite(share.get("served")))
+        for name, share in objects(stated)
+    }
+    if served := batches.shares():
+        for name in dict.fromkeys([*shares, *served]):
+            share = shares.get(name, Share(None, None))
+            if share.served is None:
+                shares[name] = Share(share.asked, served.get(name, 0.0))
+    return shares
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value.strip() else None
+
+
+# -- summing up ------------------------------------------------------------------------------------
+
+
+def summarise(
+    folder: Path, request: Mapping[str, Any], outcome: Outcome, limit: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Every figure of one run, as `result.json` has them; None where it is not known.
+
+    `request` says what was run (name, backend, job, settings, machine), `limit` what the machine
+    allows.
+    """
+    measured = outcome.measured or {}
+    reader = RunReader(folder)
+    batches = reader.batches
+    # Where records are lost, only the time of those that are left goes with their samples.
+    whole = not reader.damaged[BATCHES]
+    figures = batches.figures(measured.get("elapsed_s") if whole else None)
+    rate, samples = figures["samples_per_s"], figures["samples"]
+    decode = limit["decode_limit_samples_per_s"] if limit else None
+    spent, read = _difference(measured, "cpu_s"), _difference(measured, "read_bytes")
+    before, after = (measured.get(k, {}).get("figures", {}) for k in ("before", "after"))
+    if "bytes_read" in after:
+        read = after["bytes_read"] - before.get("bytes_read", 0)
+    count = measured.get("samples") or samples  # that time and bytes were spent on
+    asked, served = limit["asked"] if limit else {}, batches.shares()
+    return {
+        "name": request["name"],
+        "backend": request["backend"],
+        "status": outcome.status,
+        "cause": outcome.cause,
+        **figures,
+        "damaged_records": reader.damaged[BATCHES],
+        "simulated_step_ms": request["settings"]["compute_ms"],
+        "import_s": measured.get("import_s"),
+        "setup_s": measured.get("setup_s"),
+        "first_batch_s": measured.get("first_batch_s"),
+        "peak_rss_mb": outcome.peak_rss / 1e6,
+        "peak_anon_mb": outcome.peak_anonymous / 1e6,
+        "min_available_mb": outcome.min_available / 1e6 if outcome.min_available else None,
+        "wall_s": outcome.wall_s,
+        "budget_mb": after["budget"] / 1e6 if after.get("budget") else None,
+        "slots": after.get("slots"),
+        "slots_wanted": after.get("slots_wanted"),
+        "decode_limit_samples_per_s": decode,
+        "limit_ratio": rate / decode if rate and decode else None,
+        "storage_limit_bytes_per_s": limit["storage_limit_bytes_per_s"] if limit else None,
+        "storage_limit_samples_per_s": limit["storage_limit_samples_per_s"] if limit else None,
+        "bytes_read_per_sample": read / count if read is not None and count else None,
+        "cpu_s_per_sample": spent / count if spent is not None and count else None,
+        "validations": measured.get("validations"),
+        "validation_start_s": measured.get("validation_start_s"),
+        "validation_start_max_s": measured.get("validation_start_max_s"),
+        "mixture": {
+            name: {
+                "asked": asked.get(name),
+                "served": served.get(name, 0.0) if served else None,
+            }
+            for name in {**asked, **served}
+        },
+        "stages": _stages(before, after),
+        "shuffle": request.get("shuffle"),
+        "conversion": request.get("conversion"),
+        "config": {"job": request["job"], "settings": request["settings"]},
+        "machine": request["machine"],
+    }
+
+
+def _difference(measured: Mapping[str, Any], key: str) -> float | None:
+    if "after" not in measured:
+        return None
+    return float(measured["after"][key] - measured["before"][key])
+
+
+def _stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Seconds that all workers together were busy in each stage, and waited for work."""
+    if "stages" not in after:
+        return {}
+    earlier = before.get("stages", {})
+    found = {
+        name: {"busy_s": seconds - earlier.get(name, 0.0), "waiting_s": 0.0}
+        for name, seconds in after["stages"].items()
+    }
+    if "waiting_s" in after:
+        waited = after["waiting_s"] - before.get("waiting_s", 0.0)
+        found["waiting for work"] = {"busy_s": 0.0, "waiting_s": waited}
+    return found
