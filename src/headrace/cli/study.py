@@ -32,7 +32,7 @@ Results: STUDY/results.csv, results.json, log.md, plots/ and the runs themselves
 """
 
 #: Statuses of rows that do not make the study a failure.
-_FINE = ("pass", "skipped", "not installed")
+_FINE = ("complete", "skipped", "not installed")
 _HIDDEN = (">p90", ">wall")  # columns that log.md has and a terminal has no room for
 
 

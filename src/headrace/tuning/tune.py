@@ -19,12 +19,13 @@ from typing import Any
 from headrace.config.documents import parse_override, to_yaml
 from headrace.engine.memory import available_memory
 from headrace.errors import UsageError
+from headrace.files import atomic_write
 from headrace.jobs import allowed_cpus
-from headrace.measure.archive import write_json, write_text
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.machine import machine_facts
 from headrace.measure.report.quantities import amount
+from headrace.measure.runs import write_json
 from headrace.tuning.search import (
     FINAL_ROUNDS,
     Changes,
@@ -123,7 +124,7 @@ def tune(
             _write(tuned, study, machine, minutes)
             return tuned
 
-        walls: list[float] = []  # of runs that passed
+        walls: list[float] = []  # of complete runs
 
         def evaluate(changes: Changes, number: str, left_s: float) -> Attempt:
             return _evaluate(runs, _trial(study, changes), number, left_s, walls)
@@ -174,7 +175,7 @@ def _evaluate(
     )
     if cut and attempt.status == "timed out":
         return Attempt("skipped", "the time was over before it ended")
-    if attempt.status == "pass" and attempt.wall_s is not None:
+    if attempt.complete and attempt.wall_s is not None:
         walls.append(attempt.wall_s)
     return attempt
 
@@ -213,19 +214,20 @@ def _on_best(found: Found, *, own: bool) -> str:
             f"{words(found.winner)} looks fastest so far, but there was no time to run it against "
             "the defaults again: this may be noise."
         )
-    if found.start is not None and found.start.status != "pass":
-        return f"Nothing runs reliably: the defaults do not pass ({found.start.status})."
+    if found.start is not None and not found.start.complete:
+        return f"Nothing runs reliably: the defaults do not complete ({found.start.status})."
     keep = "Nothing to tune" if own else "Keep the defaults"
     if not found.final:
         return f"{keep}: nothing that was tried looked faster."
     row, compared = found.final[1], found.contrasts[0]
-    if row.status != "pass":
+    if not row.complete:
         return f"{keep}: {row.label} looked faster, but failed when it ran again ({row.status})."
-    reason = {"no difference": "within the noise", "slower": "slower"}.get(compared.verdict)
-    return (
-        f"{keep}: {row.label} looked faster in the search, but at {compared.words} times their "
-        f"speed in {compared.rounds} more rounds it is {reason or 'too little to matter'}."
-    )
+    rounds = f"{compared.rounds} round{'s' if compared.rounds > 1 else ''}"
+    measured = f"{compared.words} times their speed in {rounds}"
+    if compared.verdict == "faster" and compared.ratio is not None:
+        gain = 100 * (compared.ratio - 1)
+        return f"{keep}: {row.label} is only {gain:.1f}% faster ({measured}), too little to matter."
+    return f"{keep}: {row.label} looked faster, but not when it ran again ({measured})."
 
 
 def option_rows(tuned: Tuned) -> list[tuple[str, str]]:
@@ -255,8 +257,8 @@ def _speed(tried: Tried) -> str:
 def _write(tuned: Tuned, study: Study, machine: dict[str, Any], minutes: float) -> None:
     """Write tuned.yaml, log.md and result.json again."""
     found, folder = tuned.found, tuned.folder
-    write_text(folder / "tuned.yaml", _tuned_yaml(tuned, study))
-    write_text(folder / "log.md", _log(tuned, study, machine, minutes))
+    atomic_write(folder / "tuned.yaml", _tuned_yaml(tuned, study))
+    atomic_write(folder / "log.md", _log(tuned, study, machine, minutes))
     result = {
         "mixture": study.mixture,
         "overrides": study.overrides,

@@ -30,7 +30,8 @@ from headrace.measure.baselines import BASELINES
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.job import Job
 from headrace.measure.jobs import OWN_KEYS, jobs_of
-from headrace.tuning.study.trial import Guard, Status, Trial
+from headrace.measure.runs import Status
+from headrace.tuning.study.trial import Guard, Trial
 
 __all__ = ["Entry", "Study", "packaged_studies", "plan", "read_study", "study_from"]
 
@@ -104,20 +105,18 @@ class Study(BenchSettings):
     repeats: int = 3
     guard: Guard = field(default_factory=Guard)
     baseline: Entry | None = None  #: None: the first row of a grid or of runs
-    ladder: tuple[Entry, ...] | None = None
-    grid: Mapping[str, Any] | None = None
-    runs: tuple[Entry, ...] | None = None
+    ladder: tuple[Entry, ...] = ()
+    grid: Mapping[str, Any] = field(default_factory=dict)
+    runs: tuple[Entry, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kinds = [kind for kind in _KINDS if getattr(self, kind) is not None]
+        kinds = [kind for kind in _KINDS if getattr(self, kind)]
         if len(kinds) != 1:
             raise UsageError(
                 f"the study has {' and '.join(kinds) or 'nothing to run'}",
                 remedy=f"Give one of {', '.join(_KINDS)}.",
             )
-        if not getattr(self, kinds[0]):
-            raise UsageError(f"{kinds[0]} is empty", remedy="Give at least one row")
         if self.repeats < 1:
             raise UsageError(f"repeats is {self.repeats}", remedy="Give a number from 1 upwards")
         for override in self.overrides:
@@ -145,18 +144,18 @@ class Study(BenchSettings):
 
     def rows(self) -> tuple[_Row, ...]:
         """Every row, the one that others are compared with first."""
-        if self.ladder is not None:
+        if self.ladder:
             given = [(f"ladder[{n}]", entry) for n, entry in enumerate(self.ladder)]
             first = self.baseline or Entry()
         else:
-            entries = _grid(self.grid) if self.grid is not None else self.runs or ()
+            entries = _grid(self.grid) if self.grid else self.runs
             given = [(f"runs[{n}]", entry) for n, entry in enumerate(entries)]
             first = self.baseline or given.pop(0)[1]
-        named = self.ladder is not None or self.baseline is not None
+        named = bool(self.ladder) or self.baseline is not None
         label = first.label or ("baseline" if named else ", ".join(first.words)) or "baseline"
         rows = {label: _Row(label, first, "" if named else ", ".join(first.words), first.own)}
         for where, entry in given:
-            row = _row(where, entry, label, rows, on_base=self.ladder is not None)
+            row = _row(where, entry, label, rows, on_base=bool(self.ladder))
             if row.label in rows:
                 raise UsageError(
                     f"{where}: another row is called {row.label!r}, too",
@@ -195,7 +194,7 @@ def read_study(
             values[kind] += [parse_override(f"row={text}")[1] for text in more_rows]
         found = study_from(values, file.parent, file.stem)
     except UsageError as error:
-        raise error.within(file=str(file)) from None
+        raise UsageError(error.problem, remedy=error.remedy, file=str(file)) from None
     return replace(found, overrides=(*found.overrides, *overrides))
 
 

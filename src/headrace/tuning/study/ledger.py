@@ -62,14 +62,14 @@ class Ledger:
     def find(self, trial: Trial, number: Round, guard: Guard) -> Attempt | None:
         """The run of a trial in a round, if it was finished.
 
-        Under another guard only a pass still counts, if it would have kept the new floor too.
+        Under another guard only a complete run counts, if it would have kept the new floor, too.
         """
         entry = self._found.get((_key(trial), number))
         if entry is None:
             return None
         attempt = Attempt.from_dict(entry["attempt"])
         least = attempt.min_available_mb
-        kept = attempt.status == "pass" and (least is None or least * 1e6 >= guard.floor)
+        kept = attempt.complete and (least is None or least * 1e6 >= guard.floor)
         return attempt if kept or entry["guard"] == asdict(guard) else None
 
     def add(self, trial: Trial, number: Round, guard: Guard, attempt: Attempt) -> None:

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from headrace.measure.report.quantities import amount, megabytes, seconds, share
+from headrace.measure.runs import Status
 from headrace.tuning.study.document import Study
-from headrace.tuning.study.trial import FIGURES, Attempt, Status, Trial
+from headrace.tuning.study.trial import FIGURES, Attempt, Trial
 
 __all__ = ["HEADS", "Contrast", "Decision", "Row", "Verdict", "cells", "contrast", "csv_text"]
 __all__ += ["decide", "markdown", "markdown_table", "setup_lines"]
@@ -33,11 +34,11 @@ Verdict: TypeAlias = Literal["faster", "slower", "no difference", "one round", "
 class Row:
     """One configuration with the rounds that it was run in.
 
-    It passes if all its rounds did; else it has the status and the cause of the first that did
-    not, and the figures of those that did.
+    It is complete if all its rounds are; else it has the status and the cause of the first that is
+    not, and the figures of those that are.
 
     >>> rates = (90.0, 110.0, 100.0)
-    >>> row = Row(Trial("batch 128"), tuple(Attempt("pass", samples_per_s=r) for r in rates))
+    >>> row = Row(Trial("batch 128"), tuple(Attempt("complete", samples_per_s=r) for r in rates))
     >>> row.status, row.rate, row.spread
     ('pass', 100.0, (90.0, 110.0))
     """
@@ -51,15 +52,17 @@ class Row:
 
     @cached_property
     def status(self) -> Status:
-        return next((a.status for a in self.attempts if a.status != "pass"), self._fallback)
+        if not self.attempts:
+            return "not run"
+        return next((a.status for a in self.attempts if not a.complete), "complete")
 
     @property
-    def _fallback(self) -> Status:
-        return "pass" if self.attempts else "not run"
+    def complete(self) -> bool:
+        return self.status == "complete"
 
     @cached_property
     def cause(self) -> str | None:
-        wrong = [a for a in self.attempts if a.status != "pass"]
+        wrong = [a for a in self.attempts if not a.complete]
         if not wrong or len(wrong) == len(self.attempts):
             return wrong[0].cause if wrong else None
         return f"{len(wrong)} of {len(self.attempts)} rounds: {wrong[0].cause or self.status}"
@@ -67,8 +70,8 @@ class Row:
     @cached_property
     def figures(self) -> Mapping[str, float | None]:
         """The median of each figure; of memory the worst round."""
-        # Of a row that never passed, what was measured before it was stopped is still of use.
-        counted = [a for a in self.attempts if a.status == "pass"] or self.attempts
+        # Of a row that was never complete, what was measured before it was stopped is still of use.
+        counted = [a for a in self.attempts if a.complete] or self.attempts
         found: dict[str, float | None] = {}
         for name in FIGURES:
             worst = {"peak_anon_mb": max, "peak_rss_mb": max, "min_available_mb": min}.get(name)
@@ -85,11 +88,11 @@ class Row:
     @property
     def rates(self) -> tuple[float | None, ...]:
         """Samples a second round by round; None for a round that did not pass."""
-        return tuple(a.samples_per_s if a.status == "pass" else None for a in self.attempts)
+        return tuple(a.samples_per_s if a.complete else None for a in self.attempts)
 
     @property
     def spread(self) -> tuple[float, float] | None:
-        """Lowest and highest samples a second of the rounds that passed."""
+        """Lowest and highest samples a second of the complete rounds."""
         known = [rate for rate in self.rates if rate is not None]
         return (min(known), max(known)) if known else None
 
@@ -146,13 +149,13 @@ class Decision:
     """Which row to take."""
 
     baseline: str
-    best: str | None  #: the fastest row that passed, and so kept the floor, in all its rounds
+    best: str | None  #: the fastest row that is complete, and so kept the floor in all rounds
     contrast: Contrast  #: of that row against the baseline
     words: str
 
 
 def contrast(row: Row, base: Row) -> Contrast:
-    """A row against another, over the rounds that both passed."""
+    """A row against another, over the rounds that both completed."""
     ratios = [a / b for a, b in zip(row.rates, base.rates, strict=False) if a is not None and b]
     if not ratios:
         return Contrast()
@@ -169,25 +172,27 @@ def contrast(row: Row, base: Row) -> Contrast:
 def decide(rows: Sequence[Row]) -> Decision:
     """The best of the rows, the first of which is the baseline."""
     base = rows[0]
-    passed = [row for row in rows if row.status == "pass" and row.rate is not None]
-    if not passed:
+    complete = [row for row in rows if row.complete and row.rate is not None]
+    if not complete:
         states = ", ".join(f"{row.label}: {row.status}" for row in rows)
-        return Decision(base.label, None, Contrast(), f"No row passed with a figure ({states}).")
+        return Decision(
+            base.label, None, Contrast(), f"No row is complete and has a figure ({states})."
+        )
 
     def speed(row: Row) -> tuple[float, float]:
         # Medians of rates would compare one row's lucky round with another's unlucky one.
-        ratio = contrast(row, base).ratio if base.status == "pass" else None
+        ratio = contrast(row, base).ratio if base.complete else None
         return ratio or 0.0, row.rate or 0.0
 
-    best = max(passed, key=speed)
+    best = max(complete, key=speed)
     found = contrast(best, base)
     rate = f"{best.rate:,.0f} samples/s"
     if best is base:
         words = f"Keep the baseline, {base.label} ({rate}): no row that kept the floor is faster."
-    elif base.status != "pass" or found.verdict == "not known":
+    elif not base.complete or found.verdict == "not known":
         words = (
-            f"Take {best.label} ({rate}). It cannot be compared: the baseline, {base.label}, did "
-            f"not pass ({base.status})."
+            f"Take {best.label} ({rate}). It cannot be compared: the baseline, {base.label}, is "
+            f"not complete ({base.status})."
         )
     elif found.verdict == "one round":
         words = (
@@ -238,7 +243,7 @@ def cells(row: Row, base: Row | None) -> tuple[str, ...]:
     """The cells of `HEADS`; `base` is the row it is compared with, None for the baseline."""
     figures = row.figures
     low, high = row.spread or (None, None)
-    passed = sum(rate is not None for rate in row.rates)
+    complete = sum(rate is not None for rate in row.rates)
     compared = contrast(row, base) if base is not None else Contrast()
     same = " no difference" if compared.verdict == "no difference" else ""
     return (
@@ -246,7 +251,7 @@ def cells(row: Row, base: Row | None) -> tuple[str, ...]:
         row.trial.change or "none",
         row.status,
         amount(row.rate),
-        f"{amount(low)} to {amount(high)}" if passed > 1 else str(passed or "-"),
+        f"{amount(low)} to {amount(high)}" if complete > 1 else str(complete or "-"),
         f"{compared.words}{same}",
         *(seconds(figures[name]) for name in ("p50_s", "p90_s", "p99_s")),
         share(figures["loader_share"], 1),

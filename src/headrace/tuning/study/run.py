@@ -10,11 +10,12 @@ from typing import Any
 from headrace.config.typed import nearest
 from headrace.engine.memory import available_memory
 from headrace.errors import UsageError
+from headrace.files import atomic_write
 from headrace.jobs import allowed_cpus
 from headrace.measure import theme
-from headrace.measure.archive import write_json, write_text
 from headrace.measure.machine import machine_facts
 from headrace.measure.report.quantities import amount, megabytes, seconds, share
+from headrace.measure.runs import write_json
 from headrace.tuning.study.document import Study, plan
 from headrace.tuning.study.ledger import RunFolder, Tell
 from headrace.tuning.study.results import (
@@ -74,7 +75,7 @@ def run_study(
 ) -> Finished:
     """Run what is not finished yet; the first row is the baseline.
 
-    A row that did not pass is not run in later rounds. Ctrl-C ends the study and keeps what was
+    A row that did not complete is not run in later rounds. Ctrl-C ends the study and keeps what was
     finished; the same call resumes it. `only` are labels of rows to run, beside the baseline;
     `again` forgets what was finished.
     """
@@ -85,7 +86,7 @@ def run_study(
     with RunFolder.open(folder, study.guard, again=again, watch=watch, tell=tell) as runs:
         for number, which in order(len(trials), study.repeats):
             trial, mine = trials[which], attempts[which]
-            if mine and mine[-1].status != "pass":
+            if mine and not mine[-1].complete:
                 continue
             made = runs.made
             title = f"{trial.label}, round {number + 1} of {study.repeats}"
@@ -134,7 +135,7 @@ def _write(
         base = base_of(row, rows)
         against = {"against": base.label, **asdict(contrast(row, base))} if base else None
         found.append({**row.to_dict(), "contrast": against})
-    write_text(folder / "results.csv", csv_text(rows))
+    atomic_write(folder / "results.csv", csv_text(rows))
     write_json(
         folder / "results.json",
         {
@@ -149,7 +150,7 @@ def _write(
             "machine": machine,
         },
     )
-    write_text(folder / "log.md", markdown(study, rows, decision, machine, plots))
+    atomic_write(folder / "log.md", markdown(study, rows, decision, machine, plots))
     return decision
 
 
@@ -158,7 +159,7 @@ def _draw(rows: Sequence[Row], folder: Path) -> list[str]:
     theme.require("Drawing the plots of a study")
     folder.mkdir(exist_ok=True)
     drawn = []
-    labels = [row.label if row.status == "pass" else f"{row.label} ({row.status})" for row in rows]
+    labels = [row.label if row.complete else f"{row.label} ({row.status})" for row in rows]
     for name, figure, title, words in _PLOTS:
         values = [row.figures[figure] for row in rows]
         if all(value is None for value in values):

@@ -7,50 +7,34 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
+from typing import Any, TypeAlias, cast
 
 from headrace.config.documents import to_yaml
 from headrace.errors import HeadraceError, UsageError
+from headrace.files import atomic_write
 from headrace.loader.settings import parse_size
-from headrace.measure.archive import new_run, write_json, write_text
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed, shuffle_of
-from headrace.measure.bench.result import read_records, summarise
 from headrace.measure.bench.run import begin, conversion_folder, convert, run_once
 from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.bench.supervise import Outcome, Sight, supervise_command
+from headrace.measure.bench.supervise import Sight, supervise_command
 from headrace.measure.bench.watched import GRACE_SECONDS, Look
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
-from headrace.measure.report.records import finite, read_object
+from headrace.measure.runs import (
+    Outcome,
+    RunReader,
+    Status,
+    finite,
+    new_run,
+    summarise,
+    write_json,
+)
 
-__all__ = ["FIGURES", "Attempt", "Guard", "Status", "Trial", "Watch", "figures_in", "try_once"]
+__all__ = ["FIGURES", "Attempt", "Guard", "Trial", "Watch", "figures_in", "try_once"]
 
-Status: TypeAlias = Literal[
-    "pass",
-    "failed",
-    "oom-killed",
-    "floor reached",
-    "stalled",
-    "timed out",
-    "invalid configuration",
-    "not installed",
-    "skipped",
-    "interrupted",
-    "not run",
-]
 #: Is told what happens: a title ("batch 128, round 2") and what is seen of the process.
 Watch: TypeAlias = Callable[[str, Sight], None]
-
-_STATUSES: dict[str, Status] = {
-    "complete": "pass",
-    "incomplete": "interrupted",
-    "timed out": "timed out",
-    "floor reached": "floor reached",
-    "stalled": "stalled",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +101,7 @@ class Attempt:
     """How a run ended, and its figures as far as it got; None: not known."""
 
     status: Status
-    cause: str | None = None  #: why it did not pass
+    cause: str | None = None  #: why it is not complete
     folder: str | None = None  #: the run's own
     samples_per_s: float | None = None
     steps_per_s: float | None = None
@@ -133,6 +117,10 @@ class Attempt:
     validation_start_s: float | None = None
     wall_s: float | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        return self.status == "complete"
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Attempt:
@@ -235,11 +223,8 @@ def _run_bench(
         write_json(begun.folder / "result.json", result)
     finally:
         shutil.rmtree(conversion_folder(begun.folder, backend) / "data", ignore_errors=True)
-    figures = {name: result[name] for name in FIGURES if name in result}
-    figures["steps_per_s"] = result["batches_per_s"]
-    if settings.compute_ms and result["stall_s_per_step"] is not None and result["mean_s"]:
-        figures["loader_share"] = result["stall_s_per_step"] / result["mean_s"]
-    return _attempt(outcome, begun.folder, figures)
+    # A loader that is asked for the next batch at once always waits.
+    return _attempt(outcome, begun.folder, _figures(result, step=settings.compute_ms > 0))
 
 
 def _run_command(
@@ -254,7 +239,7 @@ def _run_command(
     folder = new_run(runs, trial.label)
     write_json(folder / "machine.json", machine_facts(None))
     listed = command if isinstance(command, str) else list(command)
-    write_text(folder / "config.yaml", to_yaml({"command": listed}))
+    atomic_write(folder / "config.yaml", to_yaml({"command": listed}))
     outcome = supervise_command(
         folder,
         command,
@@ -286,7 +271,7 @@ def _status(outcome: Outcome) -> Status:
         return "oom-killed"
     if outcome.refused:
         return "invalid configuration"
-    return _STATUSES.get(outcome.status, "failed")
+    return cast("Status", outcome.status)
 
 
 def figures_in(folder: Path) -> dict[str, float | None]:
@@ -296,34 +281,18 @@ def figures_in(folder: Path) -> dict[str, float | None]:
     writes `batch_times.jsonl` (one record a step: `dt_s`, and `fetch_dt_s`, `samples`, `is_warmup`
     where it knows them), or `result.json` with figures of its own, which take precedence.
     """
-    figures = _figures_of_steps(folder / "batch_times.jsonl")
-    stated, _ = read_object(folder / "result.json")
-    stated.setdefault("steps_per_s", stated.get("batches_per_s"))
-    for name in FIGURES:
-        if (value := finite(stated.get(name))) is not None:
-            figures[name] = value
-    return figures
+    reader = RunReader(folder)
+    stated = {key: value for key, value in reader.result.items() if finite(value) is not None}
+    return _figures({**reader.figures(), **stated}, step=True)
 
 
-def _figures_of_steps(path: Path) -> dict[str, float | None]:
-    records = [
-        each
-        for each in read_records(path)
-        if isinstance(each, dict) and finite(each.get("dt_s")) and not each.get("is_warmup")
-    ]
-    if not records:
-        return {}
-    steps = np.array([each["dt_s"] for each in records], np.float64)
-    total = float(steps.sum())
-    samples = sum(finite(each.get("samples")) or 0.0 for each in records)
-    waits = [finite(each.get("fetch_dt_s")) for each in records]
-    known = [wait for wait in waits if wait is not None]
-    figures: dict[str, float | None] = {
-        f"p{p}_s": float(np.percentile(steps, p)) for p in (50, 90, 99)
-    }
-    figures["steps_per_s"] = len(records) / total
-    figures["samples_per_s"] = samples / total if samples else None
-    figures["loader_share"] = sum(known) / total if len(known) == len(records) else None
+def _figures(found: Mapping[str, Any], *, step: bool) -> dict[str, float | None]:
+    """Figures by the names of result.json; `step`: the time between batches was used."""
+    figures = {name: finite(found.get(name)) for name in FIGURES}
+    figures["steps_per_s"] = figures["steps_per_s"] or finite(found.get("batches_per_s"))
+    stall, mean = finite(found.get("stall_s_per_step")), finite(found.get("mean_s"))
+    if step and figures["loader_share"] is None and stall is not None and mean:
+        figures["loader_share"] = stall / mean
     return figures
 
 
