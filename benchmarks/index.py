@@ -11,25 +11,24 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import random
 import resource
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import headrace as hr
-from headrace.catalog.progress import Quiet
-from headrace.catalog.scan import ScanJob, scan_shard
+from headrace.catalog.build import ScanJob, scan_shard
+from headrace.catalog.shards import Quiet
 from headrace.formats.rlds import read_dataset
 from headrace.jobs import allowed_cpus
 from headrace.testing import synthesize
+from reporting import data_folder, fresh_process, machine, say, spread
 
 REPEATS = 5
 
@@ -41,12 +40,8 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE", help="also write the figures here")
     parser.add_argument("--keep", metavar="DIR", help="put the data here and keep them")
     args = parser.parse_args()
-    root = Path(args.keep or tempfile.mkdtemp(prefix="headrace-bench-"))
-    try:
+    with data_folder(args.keep) as root:
         figures = run(root, args.episodes, args.times)
-    finally:
-        if not args.keep:
-            shutil.rmtree(root, ignore_errors=True)
     if args.json:
         Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
 
@@ -66,27 +61,6 @@ def run(root: Path, episodes: int, times: int) -> dict[str, Any]:
     figures["open"] = opening(root, small)
     figures["frame"] = one_frame(large)
     return figures
-
-
-def machine() -> str:
-    cpu = next(
-        (
-            line.split(":")[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if line.startswith("model name")
-        ),
-        platform.machine(),
-    )
-    gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{allowed_cpus()} cores of {cpu}, {gib:.0f} GiB, Python {platform.python_version()}"
-
-
-def say(what: str, figure: str) -> None:
-    print(f"{what:<34} {figure}", flush=True)
-
-
-def spread(samples: list[float]) -> str:
-    return f"({min(samples):,.0f} to {max(samples):,.0f} in {len(samples)} runs)"
 
 
 def enlarge(folder: Path, to: Path, times: int, shards: int = 2) -> Path:
@@ -151,9 +125,8 @@ def scan_speed(folders: list[Path], out: Path) -> dict[str, Any]:
         seconds = time.process_time() - started
         rates.append(frames / seconds)
         step_rates.append(steps / seconds)
-    rate, step_rate = statistics.median(rates), statistics.median(step_rates)
-    say("frames/s, one core", f"{rate:,.0f} {spread(rates)}; target 200,000")
-    say("  in steps/s (all cameras of each)", f"{step_rate:,.0f} {spread(step_rates)}")
+    say("frames/s, one core", f"{spread(rates)}; target 200,000")
+    say("  in steps/s (all cameras of each)", spread(step_rates))
     say("  over", f"{frames:,} frames, {steps:,} steps, {len(datasets)} datasets")
     return {"frames_per_s": rates, "steps_per_s": step_rates, "frames": frames, "steps": steps}
 
@@ -179,10 +152,9 @@ def scaling(root: Path, folder: Path) -> dict[str, Any]:
             rates.setdefault(workers, []).append(frames / seconds)
     one = statistics.median(rates[1])
     for workers, samples in rates.items():
-        middle = statistics.median(samples)
         say(
             f"build with {workers} process{'es' if workers > 1 else ''}",
-            f"{middle:,.0f} frames/s {spread(samples)}, {middle / one:.2f} x one",
+            f"{spread(samples)} frames/s, {statistics.median(samples) / one:.2f} x one",
         )
     return {str(workers): samples for workers, samples in rates.items()}
 
@@ -256,19 +228,13 @@ def opening(root: Path, small: Path) -> dict[str, Any]:
     for count, target in ((29, 50), (290, 300)):
         samples = []
         for _ in range(REPEATS):
-            out = subprocess.run(
-                [sys.executable, "-c", code],
-                input=json.dumps(folders[:count]),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            samples.append([1000 * seconds for seconds in json.loads(out.stdout)[:2]])
+            found_s = fresh_process(code, stdin=json.dumps(folders[:count]))
+            samples.append([1000 * seconds for seconds in found_s[:2]])
         opened = [sample[0] for sample in samples]
         used = statistics.median(sample[1] for sample in samples)
         say(
             f"open {count} catalogs",
-            f"{statistics.median(opened):.0f} ms {spread(opened)}, {used:.0f} ms with the lengths "
+            f"{spread(opened)} ms, {used:.0f} ms with the lengths "
             f"of all episodes; target {target} ms",
         )
         found[str(count)] = {"open_ms": opened, "open_and_steps_ms": used}

@@ -14,9 +14,6 @@ import json
 import os
 import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,7 +23,7 @@ import headrace as hr
 from headrace.jobs import allowed_cpus
 from headrace.measure.limit import decode_limit
 from headrace.testing import synthesize
-from index import machine, say
+from reporting import data_folder, fresh_process, machine, say, spread
 
 BATCH, SIZE = 64, 256
 
@@ -40,12 +37,8 @@ def main() -> None:
     parser.add_argument("--threads", default="", help="only the scaling over these, as 1,2,4")
     parser.add_argument("--only", default="", help="only these parts, separated by commas")
     args = parser.parse_args()
-    root = Path(args.keep or tempfile.mkdtemp(prefix="headrace-bench-"))
-    try:
+    with data_folder(args.keep) as root:
         figures = run(root, args)
-    finally:
-        if not args.keep:
-            shutil.rmtree(root, ignore_errors=True)
     if args.json:
         Path(args.json).write_text(json.dumps(figures, indent=2) + "\n")
 
@@ -129,14 +122,13 @@ def ratios(
     """The ratio of two rates, measured next to each other, several times."""
     pairs = [(above(), below()) for _ in range(repeats)]
     found = [a / b for a, b in pairs]
-    middle = statistics.median(found)
     say(
         name,
-        f"{middle:.3f} ({min(found):.3f} to {max(found):.3f} in {repeats}); target {target}; "
+        f"{spread(found, '{:.3f}')} in {repeats}; target {target}; "
         f"{statistics.median(a for a, _ in pairs):,.0f} over "
         f"{statistics.median(b for _, b in pairs):,.0f} samples/s",
     )
-    return {"ratio": middle, "ratios": found, "rates": pairs}
+    return {"ratio": statistics.median(found), "ratios": found, "rates": pairs}
 
 
 # -- the parts -----------------------------------------------------------------------------------
@@ -228,14 +220,6 @@ def small_jpeg(root: Path) -> hr.Mixture:
     return hr.Mixture.from_dict({"root": str(data), "sources": [{"name": "fmb"}]})
 
 
-def child(code: str, *arguments: str) -> Any:
-    """Run a piece of code in a fresh process; it prints JSON."""
-    out = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True
-    )
-    return json.loads(out.stdout)
-
-
 FIRST = """
 import json, sys, time
 import headrace as hr
@@ -266,11 +250,11 @@ def first_batch(data: Path, root: Path) -> dict[str, Any]:
                 sources.append({"name": f"{known.name}_{copy}", "path": str(folder)})
         path = root / f"mixture{copies}.json"
         path.write_text(json.dumps({"sources": sources}))
-        samples = [child(FIRST, str(path)) for _ in range(5)]
+        samples = [fresh_process(FIRST, str(path)) for _ in range(5)]
         first = [sample[1] for sample in samples]
         say(
             f"first batch, {len(sources)} sources",
-            f"{statistics.median(first):.2f} s ({min(first):.2f} to {max(first):.2f}), of which "
+            f"{spread(first, '{:.2f}')} s, of which "
             f"{statistics.median(s[0] for s in samples):.2f} s to open; target {target:.0f} s",
         )
         found[str(len(sources))] = first
@@ -304,7 +288,7 @@ print(json.dumps([peak, figures.peak / 2**20, figures.limit / 2**20]))
 def memory(data: Path) -> dict[str, Any]:
     found = {}
     for budget in ("default", "256MiB", "128MiB"):
-        peak, held, allowed = child(MEMORY, str(data), budget)
+        peak, held, allowed = fresh_process(MEMORY, str(data), budget)
         say(
             f"memory, budget {budget}",
             f"{peak:.0f} MB in all processes (target 500); {held:.0f} of {allowed:.0f} MiB of the "
@@ -337,10 +321,10 @@ print(json.dumps([found, counts, later]))
 
 
 def validation_start(data: Path) -> dict[str, Any]:
-    found, before, after = child(VALIDATION, str(data))
+    found, before, after = fresh_process(VALIDATION, str(data))
     say(
         "validation, to its first batch",
-        f"{statistics.median(found):.2f} s ({min(found):.2f} to {max(found):.2f}), the first time "
+        f"{spread(found, '{:.2f}')} s, the first time "
         f"{found[0]:.2f} s; target 0.5 s; threads and files {before} before, {after} after",
     )
     return {"seconds": found, "before": before, "after": after}

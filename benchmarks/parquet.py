@@ -1,9 +1,9 @@
 """Parquet rows to batches of tokens: `python benchmarks/parquet.py`, everything in one run.
 
 Makes network measurements (`headrace synth --preset network`) in a temporary folder and measures
-the recipe's loader against (a) the usual design, a dict for every row, an LRU of files and Grain's
+the recipe's loader against (a) the common design, a dict for every row, an LRU of files and Grain's
 threads, (b) Grain's own Parquet reader with a shuffle buffer, and (c) the limit: tokenizing rows
-that lie prepared in memory, in a tight loop on all CPUs. Everyone runs in a fresh process, in turns
+that are prepared in memory, in a tight loop on all CPUs. Each runs in a fresh process, in turns
 of one round each; a figure is the median of the rounds, with its spread. Filling the store, which
 happens once, is reported apart. What is read is brought into the page cache before.
 
@@ -29,7 +29,8 @@ from headrace.measure.machine import machine_facts
 from headrace.measure.process_tree import MemoryWatch, tree_cpu_seconds
 from headrace.recipes.network import LENGTH
 from headrace.testing import synthesize_network
-from parquet_rivals import RIVALS, columns_folder
+from parquet_pipelines import PIPELINES, columns_folder
+from reporting import data_folder, spread
 
 #: What the recipe is held to: name, the two sides, and the least ratio.
 TARGETS = [
@@ -52,19 +53,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=5, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="", help=f"some of {', '.join(RIVALS)}")
+    parser.add_argument("--only", default="", help=f"some of {', '.join(PIPELINES)}")
     parser.add_argument("--keep", metavar="DIR", help="put the data here and keep them")
     parser.add_argument("--out", metavar="DIR", help="write JSON and a table there")
     args = parser.parse_args()
-    names = args.only.split(",") if args.only else list(RIVALS)
-    if unknown := sorted(set(names) - set(RIVALS)):
-        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(RIVALS)}")
-    root = Path(args.keep or tempfile.mkdtemp(prefix="headrace-bench-"))
-    try:
+    names = args.only.split(",") if args.only else list(PIPELINES)
+    if unknown := sorted(set(names) - set(PIPELINES)):
+        parser.error(f"there is no {', '.join(unknown)}; there are {', '.join(PIPELINES)}")
+    with data_folder(args.keep) as root:
         figures = run(root, names, args)
-    finally:
-        if not args.keep:
-            shutil.rmtree(root, ignore_errors=True)
     text = table(figures)
     print(text)
     if args.out:
@@ -82,7 +79,7 @@ def run(root: Path, names: list[str], args: argparse.Namespace) -> dict[str, Any
         synthesize_network(data, rows=args.rows, only=["train"], **options)
     train = data / "train"
     files = sorted(train.glob("*.parquet"))
-    # Always filled anew: how long that takes is one of the figures.
+    # Always filled again: how long that takes is one of the figures.
     shutil.rmtree(root / "cache", ignore_errors=True)
     environment = {**os.environ, "HEADRACE_CACHE": str(root / "cache")}
     say("filling the store")
@@ -133,7 +130,12 @@ def bring_to_memory(folder: Path) -> None:
 
 def child(name: str, data: Path, environment: dict[str, str], *wanted: str) -> dict[str, Any]:
     """One of them in a process of its own, with the memory of all its processes watched."""
-    command = [sys.executable, str(Path(__file__).with_name("parquet_rivals.py")), name, str(data)]
+    command = [
+        sys.executable,
+        str(Path(__file__).with_name("parquet_pipelines.py")),
+        name,
+        str(data),
+    ]
     with tempfile.TemporaryFile("w+") as said:
         started = time.perf_counter()
         process = subprocess.Popen(
@@ -154,7 +156,7 @@ def child(name: str, data: Path, environment: dict[str, str], *wanted: str) -> d
     return {**figures, "peak_anonymous_bytes": peak, "whole_s": passed, "cpus": cpu / passed}
 
 
-# -- what comes of it ----------------------------------------------------------------------------
+# -- the table -----------------------------------------------------------------------------------
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -185,7 +187,7 @@ def table(figures: dict[str, Any]) -> str:
         first = [one["first_batch_s"] for one in found if "first_batch_s" in one]
         rates = [one["windows_per_s"] for one in found]
         lines.append(
-            f"| {RIVALS[name][0]} | {spread(rates, '{:,.0f}')} "
+            f"| {PIPELINES[name][0]} | {spread(rates)} "
             f"| {statistics.median(rates) * LENGTH:,.0f} "
             f"| {spread(first, '{:.2f}') if first else ''} "
             f"| {max(one['peak_anonymous_bytes'] for one in found) / 1e6:,.0f} |"
@@ -215,13 +217,6 @@ def ratio_line(
         return f"| {title} | {spread(ratios, '{:.2f}')} | | |"
     good = met(statistics.median(ratios) >= least)
     return f"| {title} | {spread(ratios, '{:.2f}')} | >= {least:g} | {good} |"
-
-
-def spread(values: list[float], form: str) -> str:
-    middle, least, most = (
-        form.format(v) for v in (statistics.median(values), min(values), max(values))
-    )
-    return middle if len(values) == 1 else f"{middle} ({least} to {most})"
 
 
 def met(yes: bool) -> str:

@@ -3,7 +3,7 @@
     python benchmarks/reference.py DATA --out results.json
 
 DATA holds the 29 datasets (`headrace synth DATA`). Rows that are already in the output file are not
-run again, so it goes on after an interruption. `--table` prints Markdown.
+run again, so it continues after an interruption. `--table` prints Markdown.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-RIVALS = "tfdata,torch,grain,grain_arrayrecord,webdataset,mosaic"
+BASELINES = "tfdata,torch,grain,grain_arrayrecord,webdataset,mosaic"
 BOTH = "--versus tfdata"
 OXE = "oxe29 root={data} defaults.split=train"
 
 #: Title, then rows of (label, command). A command without --versus is of one backend.
 EXPERIMENTS: list[tuple[str, list[tuple[str, str]]]] = [
     (
-        "Against the rivals, 29 datasets",
+        "Against other loaders, 29 datasets",
         [
-            ("all pairs", f"{OXE} --versus {RIVALS} --repeats 3 --seconds 8"),
+            ("all pairs", f"{OXE} --versus {BASELINES} --repeats 3 --seconds 8"),
             (
                 "all pairs, tf.data decoding each frame once",
                 f"{OXE} {BOTH} --repeats 3 --seconds 8 tfdata.pipeline.emit_encoded_pairs=false "

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.catalog.registry import known_datasets
 from headrace.config import Mixture, Source, packaged_mixtures
+from headrace.config.registry import known_datasets
 from headrace.errors import HeadraceError, UsageError
 
 YAML = """

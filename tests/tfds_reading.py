@@ -153,7 +153,7 @@ def _rows_of(feature, value):
         case f.Steps(inner) | f.Sequence(inner):
             return [_rows_of(inner, _row(inner, value, t)) for t in range(_count(inner, value))]
         case f.Image(dtype="float32"):
-            from headrace.decoding.image import decode_image
+            from headrace.decoding.frame import decode_image
 
             return decode_image(value, dtype="float32")
         case f.Scalar(dtype) | f.Tensor(dtype=dtype) if dtype != "string":

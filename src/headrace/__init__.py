@@ -9,11 +9,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.catalog.catalog import Catalog
-from headrace.catalog.episode import EpisodeInfo
+from headrace.catalog.catalog import Catalog, EpisodeInfo
 from headrace.catalog.parquet import ParquetCatalog
-from headrace.catalog.registry import KnownDataset, known_dataset, known_datasets
 from headrace.config import Mixture, Source
+from headrace.config.registry import KnownDataset, known_dataset, known_datasets
 from headrace.errors import (
     BudgetError,
     CatalogError,

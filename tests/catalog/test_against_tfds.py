@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.catalog.registry import known_datasets
+from headrace.config.registry import known_datasets
 from headrace.testing import odd as odd_preset
 from headrace.testing import oxe29
 from tests import tfds_reading

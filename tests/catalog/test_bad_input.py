@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import struct
 import zlib
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.catalog.verify import verify
+from headrace import errors
+from headrace.catalog.check import verify
 from headrace.formats.tfrecord import masked_crc
 from headrace.testing import features as f
 from headrace.testing import write_dataset
@@ -54,7 +56,7 @@ def test_a_truncated_shard_names_file_and_offset(bridge):
     shard = shards(bridge)[0]
     offset, length = records(shard)[-1]
     os.truncate(shard, offset + length // 2)
-    error = fails(bridge, hr.RecordError, "points past the end", str(shard), "bridge 0.1.0")
+    error = fails(bridge, errors.RecordError, str(shard), "bridge 0.1.0")
     assert error.offset == offset - 12
 
 
@@ -65,7 +67,7 @@ def test_a_record_length_past_the_end_with_a_right_checksum_is_noticed(bridge):
         data[:12] = length + struct.pack("<I", masked_crc(length))
 
     rewrite(shards(bridge)[0], change)
-    fails(bridge, hr.RecordError, "1,099,511,627,776 bytes points past the end")
+    fails(bridge, errors.RecordError, "1,099,511,627,776")
 
 
 def test_a_flipped_bit_in_a_record_header_is_noticed(bridge):
@@ -75,7 +77,7 @@ def test_a_flipped_bit_in_a_record_header_is_noticed(bridge):
         data[3] ^= 4
 
     rewrite(shard, change)
-    assert fails(bridge, hr.RecordError, "checksum of a record's length").offset == 0
+    assert fails(bridge, errors.RecordError, "checksum").offset == 0
 
 
 def test_a_flipped_bit_in_the_structure_of_a_record_is_noticed_while_indexing(bridge):
@@ -86,8 +88,8 @@ def test_a_flipped_bit_in_the_structure_of_a_record_is_noticed_while_indexing(br
         data[offset] ^= 0x20
 
     rewrite(shard, change)
-    error = fails(bridge, hr.RecordError, "not a tf.train.Example", "episode 0")
-    assert error.offset is not None
+    error = fails(bridge, errors.RecordError, "tf.train.Example")
+    assert (error.episode, error.offset is None) == (0, False)
 
 
 def test_flipped_bits_anywhere_are_found_by_verify(bridge):
@@ -108,42 +110,36 @@ def test_flipped_bits_anywhere_are_found_by_verify(bridge):
 def test_a_missing_shard_is_named(bridge):
     gone = shards(bridge)[1]
     gone.unlink()
-    fails(bridge, hr.DatasetError, "1 of", "missing", gone.name, "--quarantine")
+    fails(bridge, errors.DatasetError, "1 of", gone.name, "--quarantine")
 
 
 def test_an_extra_shard_is_named(bridge):
     extra = bridge / "bridge-train.tfrecord-00007-of-00099"
     extra.write_bytes(b"")
-    fails(bridge, hr.DatasetError, "not listed", extra.name)
+    fails(bridge, errors.DatasetError, extra.name)
 
 
-def test_a_shard_with_fewer_records_than_announced_says_both_numbers(bridge):
+@pytest.mark.parametrize("change", [2, -1])
+def test_a_shard_with_another_number_of_records_than_announced_says_both(bridge, change):
     info = json.loads((bridge / "dataset_info.json").read_text())
     split = next(s for s in info["splits"] if s["name"] == "train")
-    split["shardLengths"][0] = str(int(split["shardLengths"][0]) + 2)
+    length = int(split["shardLengths"][0])
+    split["shardLengths"][0] = str(length + change)
     (bridge / "dataset_info.json").write_text(json.dumps(info))
-    fails(bridge, hr.DatasetError, "holds", "dataset_info.json says")
-
-
-def test_a_shard_with_more_records_than_announced_says_both_numbers(bridge):
-    info = json.loads((bridge / "dataset_info.json").read_text())
-    split = next(s for s in info["splits"] if s["name"] == "train")
-    split["shardLengths"][0] = str(int(split["shardLengths"][0]) - 1)
-    (bridge / "dataset_info.json").write_text(json.dumps(info))
-    fails(bridge, hr.DatasetError, "holds", "another version")
+    fails(bridge, errors.DatasetError, f"{length} records", f"says {length + change}")
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
 def test_missing_metadata_is_named(bridge, name):
     (bridge / name).unlink()
-    fails(bridge, hr.DatasetError, f"{name} is missing")
+    fails(bridge, errors.DatasetError, name)
 
 
 @pytest.mark.parametrize("name", ["dataset_info.json", "features.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"name": 3}', "\xff\xfe", "[" * 100_000])
 def test_broken_metadata_is_named(bridge, name, content):
     (bridge / name).write_text(content, encoding="latin-1")
-    fails(bridge, hr.DatasetError, name)
+    fails(bridge, errors.DatasetError, name)
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
@@ -151,7 +147,7 @@ def test_broken_metadata_is_named(bridge, name, content):
 def test_metadata_that_cannot_be_read_is_named_and_nobody_waits_for_a_pipe(bridge, name, make):
     (bridge / name).unlink()
     make(bridge / name)
-    fails(bridge, hr.DatasetError, f"{name} cannot be read")
+    fails(bridge, errors.DatasetError, name)
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
@@ -159,7 +155,7 @@ def test_a_shard_that_cannot_be_read_is_named_and_nobody_waits_for_a_pipe(bridge
     shard = shards(bridge)[0]
     shard.unlink()
     make(shard)
-    fails(bridge, hr.DatasetError, "cannot be read", shard.name)
+    fails(bridge, errors.DatasetError, shard.name)
 
 
 def test_a_dataset_is_found_below_its_folder_if_it_is_the_only_one(bridge):
@@ -167,45 +163,38 @@ def test_a_dataset_is_found_below_its_folder_if_it_is_the_only_one(bridge):
     other = bridge.parent / "0.2.0"
     other.mkdir()
     (other / "dataset_info.json").write_text("{}")
-    with pytest.raises(hr.DatasetError, match=r"2 datasets lie here: 0\.1\.0, 0\.2\.0"):
+    with pytest.raises(errors.DatasetError, match=r"0\.1\.0, 0\.2\.0"):
         hr.Catalog.open(bridge.parent)
 
 
 def test_a_remote_dataset_says_that_it_must_be_local():
-    with pytest.raises(hr.DatasetError, match="local folders only"):
+    with pytest.raises(errors.DatasetError, match="gs://gresearch/robotics/bridge"):
         hr.Catalog.open("gs://gresearch/robotics/bridge/0.1.0")
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda p: None, "no such folder"),
-        (lambda p: p.write_text("x"), "not a folder"),
-        (lambda p: p.mkdir(), "dataset_info.json is missing"),
-    ],
-)
-def test_a_folder_that_is_no_dataset_says_what_one_is(tmp_path, make, words):
+@pytest.mark.parametrize("make", [lambda p: None, lambda p: p.write_text("x"), lambda p: p.mkdir()])
+def test_a_path_without_a_dataset_is_named(tmp_path, make):
     path = tmp_path / "nothing"
     make(path)
-    fails(path, hr.DatasetError, words)
+    fails(path, errors.DatasetError, str(path))
 
 
 def test_a_folder_without_datasets_below_it_says_so(tmp_path):
-    with pytest.raises(hr.DatasetError, match="no TFDS dataset here"):
+    with pytest.raises(errors.DatasetError, match=re.escape(str(tmp_path))):
         hr.find_datasets(tmp_path)
 
 
 def test_a_gzip_compressed_shard_is_recognised(bridge):
     shard = shards(bridge)[0]
     shard.write_bytes(gzip.compress(shard.read_bytes()))
-    fails(bridge, hr.RecordError, "gzip-compressed", shard.name)
+    fails(bridge, errors.RecordError, "gzip", shard.name)
 
 
 def test_a_format_other_than_tfrecord_is_refused(bridge):
     info = json.loads((bridge / "dataset_info.json").read_text())
     info["fileFormat"] = "array_record"
     (bridge / "dataset_info.json").write_text(json.dumps(info))
-    fails(bridge, hr.DatasetError, "array_record")
+    fails(bridge, errors.DatasetError, "array_record")
 
 
 @pytest.mark.parametrize(
@@ -220,19 +209,19 @@ def test_a_template_that_points_outside_the_folder_is_refused(bridge, template):
     info = json.loads((bridge / "dataset_info.json").read_text())
     info["splits"][0]["filepathTemplate"] = template
     (bridge / "dataset_info.json").write_text(json.dumps(info))
-    fails(bridge, hr.DatasetError, "points outside", template)
+    fails(bridge, errors.DatasetError, template)
 
 
 def test_a_dataset_name_that_points_outside_the_folder_is_refused(bridge):
     info = json.loads((bridge / "dataset_info.json").read_text())
     info["name"] = "../../secret"
     (bridge / "dataset_info.json").write_text(json.dumps(info))
-    fails(bridge, hr.DatasetError, "points outside")
+    fails(bridge, errors.DatasetError, "../../secret")
 
 
 def test_an_unknown_camera_lists_the_known_ones(oxe):
     catalog = hr.Catalog.open(oxe / "droid" / "1.0.1")
-    with pytest.raises(hr.UnknownFieldError) as caught:
+    with pytest.raises(errors.UnknownFieldError) as caught:
         catalog.frame(0, 0, camera="exterior_image_3_left")
     for name in ("exterior_image_1_left", "exterior_image_2_left", "wrist_image_left", "droid"):
         assert name in str(caught.value)
@@ -240,7 +229,7 @@ def test_an_unknown_camera_lists_the_known_ones(oxe):
 
 def test_an_empty_split_names_dataset_split_and_episode_count(oxe):
     catalog = hr.Catalog.open(oxe / "bridge" / "0.1.0")
-    with pytest.raises(hr.SplitError, match=r"train\[:1%\]") as caught:
+    with pytest.raises(errors.SplitError, match=r"train\[:1%\]") as caught:
         catalog.episodes("train[:1%]")
     assert "bridge" in str(caught.value)
     assert "3" in str(caught.value)
@@ -249,7 +238,8 @@ def test_an_empty_split_names_dataset_split_and_episode_count(oxe):
 @pytest.mark.parametrize(("episode", "t"), [(99, 0), (-1, 0), (0, 1000), (0, -1000)])
 def test_an_episode_or_step_that_is_not_there_says_how_many_there_are(oxe, episode, t):
     catalog = hr.Catalog.open(oxe / "bridge" / "0.1.0")
-    with pytest.raises(hr.SelectionError, match="has"):
+    count = len(catalog) if abs(t) < 1000 else int(catalog.steps[episode])
+    with pytest.raises(errors.SelectionError, match=rf"{t or episode}\b.*\b{count}\b"):
         catalog.frame(episode, t)
 
 
@@ -281,7 +271,7 @@ def test_an_image_that_claims_60000_pixels_a_side_is_refused_before_memory_is_ta
     folder = dataset_of(tmp_path, f.Image((None, None, 3)), [png(), huge(png())])
     catalog = hr.Catalog.open(folder)
     assert catalog.frame(0, 0, "x").shape == (4, 6, 3)
-    with pytest.raises(hr.ImageError, match=r"60,?000") as caught:
+    with pytest.raises(errors.ImageError, match=r"60,?000") as caught:
         catalog.frame(0, 1, "x")
     error = caught.value
     assert (error.dataset, error.episode, error.frame) == ("own 1.0.0", "train/00000/0", 1)
@@ -294,7 +284,7 @@ def test_an_image_that_claims_60000_pixels_a_side_is_refused_before_memory_is_ta
 
 def test_an_image_that_is_cut_off_is_an_error_with_its_place(tmp_path):
     folder = dataset_of(tmp_path, f.Image((4, 6, 3)), [png(), png()[:-20]])
-    with pytest.raises(hr.ImageError) as caught:
+    with pytest.raises(errors.ImageError) as caught:
         hr.Catalog.open(folder).frame(0, 1, "x")
     assert caught.value.frame == 1
     assert caught.value.offset
@@ -315,7 +305,7 @@ def test_a_zlib_tensor_that_expands_without_bound_is_stopped(tmp_path, monkeypat
     episode = {"steps": {"x": [bomb, bomb], "n": np.zeros(2, np.float32)}}
     write_dataset(folder, raw, {"train": [[episode]]})
     (folder / "features.json").write_bytes(declared)
-    with pytest.raises(hr.ImageError, match="expands to more than the 4 bytes") as caught:
+    with pytest.raises(errors.ImageError, match=r"\b4 bytes") as caught:
         hr.Catalog.open(folder).read(0, "x")
     assert caught.value.dataset == "own 1.0.0"
     assert not verify(folder).ok
@@ -329,7 +319,7 @@ def test_a_field_that_headrace_cannot_read_says_so_and_the_others_are_read(tmp_p
     (folder / "features.json").write_text(json.dumps(tree))
     catalog = hr.Catalog.open(folder)
     assert catalog.read(0, "x").tolist() == [[1, 1], [1, 1]]
-    with pytest.raises(hr.UnknownFieldError, match="cannot read"):
+    with pytest.raises(errors.UnknownFieldError, match="sound"):
         catalog.read(0, "sound")
 
 
@@ -344,7 +334,7 @@ def test_a_camera_that_an_episode_lacks_is_an_error_and_the_others_are_read(tmp_
     (target / "features.json").write_bytes(declared)
     catalog = hr.Catalog.open(target)
     assert catalog.frame(0, 1, "a").shape == (4, 6, 3)
-    with pytest.raises(hr.SelectionError, match="no 'b'") as caught:
+    with pytest.raises(errors.SelectionError, match="'b'") as caught:
         catalog.frame(0, 1, "b")
     assert caught.value.episode == "train/00000/0"
     assert not verify(target).ok

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.catalog.registry import known_datasets
+from headrace import errors
 from headrace.catalog.source import find_roles
+from headrace.config.registry import known_datasets
 from headrace.reading.local import LocalFiles
 from headrace.testing import find_object, read_tag
 
@@ -147,7 +148,7 @@ def test_roles_given_by_hand_win_and_must_exist(oxe):
     roles = find_roles(schema, folder, camera="wrist_image_left", state="joint_position")
     assert roles.camera.name == "observation/wrist_image_left"
     assert roles.state.name == "observation/joint_position"
-    with pytest.raises(hr.UnknownFieldError, match="wrist_image_left"):
+    with pytest.raises(errors.UnknownFieldError, match="wrist_image_left"):
         find_roles(schema, folder, camera="nose")
 
 
@@ -185,13 +186,13 @@ def test_nowhere_to_write_is_an_error_that_says_what_to_set(bridge, tmp_path, mo
     blocked = tmp_path / "file"
     blocked.write_text("")
     monkeypatch.setenv("HEADRACE_CACHE", str(blocked))
-    with pytest.raises(hr.CatalogError, match="HEADRACE_CACHE"):
+    with pytest.raises(errors.CatalogError, match="HEADRACE_CACHE"):
         hr.Catalog.open(bridge, cache=True)
 
 
 @pytest.mark.parametrize("options", [{"level": "pixels"}, {"on_damage": "ignore"}])
-def test_options_that_cannot_be_are_refused(bridge, options):
-    with pytest.raises(hr.UsageError, match="cannot be"):
+def test_unknown_options_are_refused(bridge, options):
+    with pytest.raises(errors.UsageError, match="pixels|ignore"):
         hr.Catalog.open(bridge, **options)
 
 
@@ -199,14 +200,14 @@ def test_a_frame_of_a_file_that_changed_after_opening_is_refused(bridge):
     catalog = hr.Catalog.open(bridge, files=LocalFiles())
     where = catalog.place(0, 0)
     os.utime(where.path, ns=(5, 5))
-    with pytest.raises(hr.DatasetError, match="changed since it was indexed") as caught:
+    with pytest.raises(errors.DatasetError, match="changed") as caught:
         catalog.frame(0, 0)
     assert caught.value.episode
     assert caught.value.dataset == "bridge 0.1.0"
 
 
 def test_the_registry_suggests_the_nearest_name():
-    with pytest.raises(hr.UnknownDatasetError, match="Did you mean 'language_table'"):
+    with pytest.raises(errors.UnknownDatasetError, match="language_table"):
         hr.known_dataset("language_tabel")
     assert hr.known_dataset("fractal20220817_data").name == "rt1"
     assert len(hr.known_datasets()) == 29

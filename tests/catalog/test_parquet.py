@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import headrace as hr
-from headrace.catalog.progress import Quiet
+from headrace.catalog.shards import Quiet
 from headrace.errors import DatasetError, UnknownFieldError
 from tests.row_files import write_rows, write_set
 
@@ -106,7 +106,7 @@ def test_patterns_lists_and_folders_of_folders_are_sets_too(data, tmp_path):
 
 
 def test_columns_that_are_not_there_are_named_with_those_that_are(data):
-    with pytest.raises(UnknownFieldError, match="no column 'rtt'.*number.*half.*text.*unused"):
+    with pytest.raises(UnknownFieldError, match="'rtt'.*number.*half.*text.*unused"):
         hr.ParquetCatalog.open(data).select(["number", "rtt"])
 
 
@@ -117,9 +117,7 @@ def test_a_file_with_another_schema_is_named(data):
     pq.write_table(table, data / "shard_0002.parquet")
     catalog = hr.ParquetCatalog.open(data)
     assert catalog.select(["half"]) == (("half", "double"),)  # what is needed is there
-    with pytest.raises(
-        DatasetError, match=r"no column 'number'; it has id, half, text, unused.*shard_0002"
-    ):
+    with pytest.raises(DatasetError, match=r"'number'.*id, half, text, unused.*shard_0002"):
         catalog.select(["number"])
 
 
@@ -130,35 +128,29 @@ def test_a_file_without_rows_may_have_any_columns(data):
 
 def test_a_column_of_another_type_in_one_file_is_named(data):
     write_rows(data / "shard_0002.parquet", 0, 9, half=pa.array(["x"] * 9))
-    with pytest.raises(DatasetError, match=r"'half' is string in this file and double elsewhere"):
+    with pytest.raises(DatasetError, match=r"'half'.*string.*double"):
         hr.ParquetCatalog.open(data).select()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "the file has no bytes"),
-        (b"time,rtt\n1,2\n", "this is no Parquet file"),
-        (None, "the file is cut off: it has .* bytes and no footer"),
-        (b"PAR1" + bytes(100) + b"PAR1", "the Parquet file cannot be read"),
-    ],
-)
-def test_a_file_that_is_no_whole_parquet_file_is_named(data, content, message):
+@pytest.mark.parametrize("content", [b"", b"time,rtt\n1,2\n", None, b"PAR1" + bytes(100) + b"PAR1"])
+def test_a_file_that_is_not_a_whole_parquet_file_is_named(data, content):
     path = data / "shard_0002.parquet"
     path.write_bytes(path.read_bytes()[:-100] if content is None else content)
-    with pytest.raises(DatasetError, match=f"{message}.*shard_0002.parquet"):
+    with pytest.raises(DatasetError) as caught:
         hr.ParquetCatalog.open(data)
+    assert caught.value.file == str(path)
+    assert caught.value.remedy
 
 
 def test_several_bad_files_are_named_together(data):
     for name in ("shard_0000.parquet", "shard_0003.parquet"):
         (data / name).write_bytes(b"")
-    with pytest.raises(DatasetError, match=r"2 of 4 files cannot be read: .*0000.*0003"):
+    with pytest.raises(DatasetError, match=r"2 of 4.*0000.*0003"):
         hr.ParquetCatalog.open(data)
 
 
 def test_a_folder_without_parquet_files_or_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(DatasetError, match="no Parquet files here"):
+    with pytest.raises(DatasetError, match="Parquet"):
         hr.ParquetCatalog.open(tmp_path)
-    with pytest.raises(DatasetError, match=r"No such file or directory .*gone\.parquet"):
+    with pytest.raises(DatasetError, match=r"gone\.parquet"):
         hr.ParquetCatalog.open(tmp_path / "gone.parquet")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -262,7 +263,7 @@ def test_reversed_slices_are_refused_because_tfds_gives_what_the_shards_happen_t
     builder: Any, expression: str, tfds_reads: Chosen | str
 ) -> None:
     assert read(builder, expression) == tfds_reads
-    with pytest.raises(SplitError, match="behind its stop"):
+    with pytest.raises(SplitError, match=re.escape(repr(expression))):
         resolve_split(expression, TOY)
 
 
@@ -270,39 +271,40 @@ def test_reversed_slices_are_refused_because_tfds_gives_what_the_shards_happen_t
 
 
 @pytest.mark.parametrize(
-    ("expression", "reason", "example"),
+    ("expression", "reasons", "example"),
     [
-        ("nope", "there is no split 'nope'", "'big'"),
-        ("train[:1%]", "selects no episode (train: 0 to 0 of 20)", "'big[:90%]'"),
-        ("train[5]", "[5] is a single number", "'big[5:6]'"),
-        ("train[5:4]", "starts at episode 5, behind its stop 4", "'big[10%:20%]'"),
-        ("train[:]", "neither start nor stop", "'big'"),
-        ("train[:1:2]", "[:1:2] is not of the form [start:stop]", "'big[:90%]'"),
-        ("train[", "'train[' is not of the form name[start:stop]", "'big[:90%]'"),
-        ("train[:1.5]", "'1.5' is not a whole number", "'big[:90%]'"),
-        ("train[:..%]", "'..' is not a number", "'big[:90%]'"),
-        ("train[:101%]", "101% is outside -100% to 100%", "'big[:90%]'"),
-        ("train[:21]", "21 lies outside the 20 episodes of 'train'", "'big[:90%]'"),
-        ("all[:1]", "'all' cannot be sliced", "'big[:90%]' or 'all'"),
+        ("nope", ["'nope'"], "'big'"),
+        ("train[:1%]", ["train: 0 to 0 of 20"], "'big[:90%]'"),
+        ("train[5]", ["[5]"], "'big[5:6]'"),
+        ("train[5:4]", ["episode 5", "stop 4"], "'big[10%:20%]'"),
+        ("train[:]", ["[:]"], "'big'"),
+        ("train[:1:2]", ["[:1:2]", "[start:stop]"], "'big[:90%]'"),
+        ("train[", ["'train['", "name[start:stop]"], "'big[:90%]'"),
+        ("train[:1.5]", ["'1.5'", "whole number"], "'big[:90%]'"),
+        ("train[:..%]", ["'..'", "number"], "'big[:90%]'"),
+        ("train[:101%]", ["101%", "-100% to 100%"], "'big[:90%]'"),
+        ("train[:21]", ["21", "20 episodes of 'train'"], "'big[:90%]'"),
+        ("all[:1]", ["'all'"], "'big[:90%]' or 'all'"),
     ],
 )
 def test_a_refusal_names_expression_reason_known_splits_and_the_right_form(
-    expression: str, reason: str, example: str
+    expression: str, reasons: list[str], example: str
 ) -> None:
     with pytest.raises(SplitError) as caught:
         resolve_split(expression, TOY, dataset="toy/1.0.0")
-    message = str(caught.value)
-    assert message.startswith(f"split {expression!r}: ")
-    assert reason in message
-    assert "[dataset toy/1.0.0]" in message
-    assert "train 20, test 1, empty 0, void 0, big 250" in message
-    assert message.endswith(f"Write for example {example}.")
+    error = caught.value
+    assert repr(expression) in error.problem
+    assert all(reason in error.problem for reason in reasons)
+    assert error.dataset == "toy/1.0.0"
+    assert error.remedy
+    assert "train 20, test 1, empty 0, void 0, big 250" in error.remedy
+    assert example in error.remedy
 
 
 def test_dropping_the_remainder_needs_a_hundred_episodes_and_whole_percents() -> None:
-    with pytest.raises(SplitError, match="needs 100 or more"):
+    with pytest.raises(SplitError, match=r"\b100\b"):
         resolve_split("train[:10%]", TOY, rounding="pct1_dropremainder")
-    with pytest.raises(SplitError, match=r"whole percents, not 10\.5%"):
+    with pytest.raises(SplitError, match=r"10\.5%"):
         resolve_split("big[:10.5%]", TOY, rounding="pct1_dropremainder")
 
 
@@ -312,13 +314,13 @@ def test_an_unknown_rounding_is_a_usage_error() -> None:
 
 
 def test_a_dataset_without_splits_says_so() -> None:
-    with pytest.raises(SplitError, match="has no splits"):
+    with pytest.raises(SplitError, match="splits"):
         resolve_split("train", {})
 
 
 @pytest.mark.parametrize("lengths", [{"all": [3]}, {"train": [1], "all": [3]}, {"a.b": [3]}])
 def test_all_is_refused_where_a_split_cannot_be_named(lengths: Lengths) -> None:
-    with pytest.raises(SplitError, match="cannot be part of 'all'"):
+    with pytest.raises(SplitError, match="'all'"):
         resolve_split("all", lengths)
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace import errors
 from headrace.catalog import table as table_module
 from headrace.catalog.table import EpisodeTable
 from headrace.formats.example import blob_place
@@ -63,7 +64,7 @@ def test_a_dataset_without_episodes_has_an_empty_table(bridge):
     catalog = hr.Catalog.open(bridge)
     assert len(catalog) == 0
     assert catalog.steps.sum() == 0
-    with pytest.raises(hr.SplitError):
+    with pytest.raises(errors.SplitError):
         catalog.episodes("train")
 
 

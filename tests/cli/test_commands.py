@@ -224,7 +224,7 @@ def test_ctrl_c_ends_with_a_word_and_130(monkeypatch, run, two):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("headrace.catalog.prepare.build", interrupted)
+    monkeypatch.setattr("headrace.catalog.build._build", interrupted)
     code, _, err = run("index", two)
     assert code == 130
     assert "interrupted" in err

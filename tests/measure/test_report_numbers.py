@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 
+from headrace.measure.columns import Batches, finite, finite_column
 from headrace.measure.report.mixture import mixture_summary
 from headrace.measure.report.points import quantile_curve, rates, reduced, rolling_shares
-from headrace.measure.runs import Batches, finite, finite_column, read_run
+from headrace.measure.runs import read_run
 from tests.measure.made_runs import batch_record, write_lines
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from headrace.measure.columns import Batches
 from headrace.measure.report import write_comparison, write_run_report
 from headrace.measure.report.slow import by_dominant, slowest, switch_stay, switches
 from headrace.measure.report.slow_tables import (
@@ -12,7 +13,7 @@ from headrace.measure.report.slow_tables import (
     switch_table,
 )
 from headrace.measure.report.table import Table
-from headrace.measure.runs import Batches, read_run
+from headrace.measure.runs import read_run
 from tests.measure.made_runs import batch_record, write_lines, write_made_comparison, write_made_run
 from tests.measure.report_pages import HOSTILE, Page
 

@@ -2,52 +2,9 @@
 
 import pytest
 
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.axis import Axis, round_ticks
-from headrace.measure.report.quantities import amount, megabytes, seconds, share
-from headrace.measure.report.runs import Range
 from headrace.measure.report.svg import Drawing, shortened
-from headrace.measure.report.verdict import comparison_verdict, run_verdict
-from headrace.measure.runs import read_run
-from tests.measure.made_runs import write_made_run
-
-
-def made_run(tmp_path, **values):
-    return read_run(write_made_run(tmp_path / "run", **values))
-
-
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ({"limit_ratio": 0.97}, "At the decode limit (97%)"),
-        ({"limit_ratio": 0.88}, "Near the decode limit (88%)"),
-        ({"limit_ratio": 0.4}, "Reaches 40% of the decode limit"),
-        ({"stall_s_per_step": 0.0001, "mean_s": 0.1}, "hardly waits"),
-        ({"stall_s_per_step": 0.02, "mean_s": 0.1}, "waits 20 ms of 100 ms for data (20%)"),
-        ({"stall_s_per_step": 0.1, "mean_s": 0.1}, "waits 100 ms of 100 ms for data (100%)"),
-        (
-            {"stall_s_per_step": 0.1, "mean_s": 0.1, "simulated_step_ms": 0, "limit_ratio": 0.93},
-            "Near the decode limit (93%).",
-        ),
-        ({"p50_s": 0.01, "p99_s": 0.5}, "one batch in a hundred takes 50 times"),
-        ({"status": "failed", "cause": "killed, out of memory."}, "Failed: killed, out of memory."),
-    ],
-)
-def test_the_verdict_says_in_words_what_the_figures_mean(tmp_path, values, words):
-    said = run_verdict(made_run(tmp_path, **values))
-    assert words in said
-    if "simulated_step_ms" in values:  # there was no step that could wait
-        assert "waits" not in said
-
-
-def test_repeats_whose_ranges_overlap_name_no_winner(tmp_path):
-    def figures(low, median, high):
-        return {"samples_per_s": Range(median, low, high, 3)}
-
-    apart = {"a": figures(90, 100, 110), "b": figures(50, 60, 70)}
-    assert comparison_verdict([], apart).startswith("a is fastest: 1.67 times the next, b")
-    close = {"a": figures(90, 100, 110), "b": figures(80, 97, 105)}
-    assert "as far as these runs can tell" in comparison_verdict([], close)
-    assert "nothing to compare" in comparison_verdict([made_run(tmp_path)], {})
 
 
 def test_figures_read_well():

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from headrace.errors import UsageError
+from headrace.measure.columns import Batches, percentiles
 from headrace.measure.runs import (
     BATCHES,
     MEMORY,
     RESULT,
-    Batches,
     Outcome,
     RunReader,
     RunWriter,
@@ -19,7 +19,6 @@ from headrace.measure.runs import (
     StepClock,
     new_run,
     outcome_of,
-    percentiles,
     read_run,
     source_counts,
     summarise,

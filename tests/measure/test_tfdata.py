@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from time import monotonic
 
 import numpy as np
 import pytest
@@ -122,8 +121,8 @@ def native_samples(mixture):
     ids=["default", "plain_tfds", "decoded_first", "python"],
 )
 def test_one_pass_has_exactly_the_samples_of_the_loader(root, options):
-    asked = mixture(root)
-    theirs, ours = samples(one_pass(job(asked, **options))), native_samples(asked)
+    wanted = mixture(root)
+    theirs, ours = samples(one_pass(job(wanted, **options))), native_samples(wanted)
     assert theirs.keys() == ours.keys()
     assert len({name for name, _, _ in ours}) == len(NAMES)
     for key, mine in ours.items():
@@ -139,10 +138,10 @@ def test_one_pass_has_exactly_the_samples_of_the_loader(root, options):
 
 @tfds
 def test_samples_per_episode_gives_so_many_of_every_episode_in_a_pass(root):
-    asked = mixture(root, samples_per_episode=3)
+    wanted = mixture(root, samples_per_episode=3)
     counts = Counter()
     starts = {}
-    for batch in one_pass(job(asked)):
+    for batch in one_pass(job(wanted)):
         for row in range(len(batch)):
             episode = batch.names[batch.dataset[row]], int(batch.episode_id[row])
             counts[episode] += 1
@@ -154,8 +153,8 @@ def test_samples_per_episode_gives_so_many_of_every_episode_in_a_pass(root):
 
 @tfds
 def test_one_sample_per_episode_is_not_always_the_first(root):
-    asked = mixture(root, ["bridge"], samples_per_episode=1)
-    with find_baseline("tfdata").open(job(asked), None) as opened:
+    wanted = mixture(root, ["bridge"], samples_per_episode=1)
+    with find_baseline("tfdata").open(job(wanted), None) as opened:
         batches = iter(opened)
         seen = {int(t) for _ in range(8) for t in next(batches).frame_idx}
     assert len(seen) > 2
@@ -164,8 +163,8 @@ def test_one_sample_per_episode_is_not_always_the_first(root):
 @tfds
 def test_the_seed_decides_the_order_where_tf_data_can_keep_one(root):
     def order(seed):
-        asked = job(mixture(root), seed=seed, **{"pipeline.deterministic": True})
-        with find_baseline("tfdata").open(asked, None) as opened:
+        wanted = job(mixture(root), seed=seed, **{"pipeline.deterministic": True})
+        with find_baseline("tfdata").open(wanted, None) as opened:
             batches = iter(opened)
             found = [next(batches) for _ in range(6)]
             return [
@@ -186,11 +185,11 @@ def test_the_seed_decides_the_order_where_tf_data_can_keep_one(root):
 @pytest.mark.parametrize("strategy", ["sample", "choose", "python"])
 def test_shares_are_those_of_the_weights_and_a_weight_of_zero_is_dropped(root, strategy):
     weights = {"bridge": 0.5, "utaustin_mutex": 0.3, "bc_z": 0.2, "droid": 0.0, "tidybot": -1.0}
-    asked = mixture(root, tuple(weights), weights)
+    wanted = mixture(root, tuple(weights), weights)
     options = {"mixing.strategy": strategy, "shuffle.global_buffer": 0}
     counts = Counter()
     with find_baseline("tfdata").open(
-        job(asked, batch_size=64, metadata="dataset", **options), None
+        job(wanted, batch_size=64, metadata="dataset", **options), None
     ) as opened:
         assert opened.names == ("bridge", "utaustin_mutex", "bc_z")
         batches = iter(opened)
@@ -206,10 +205,10 @@ def test_shares_are_those_of_the_weights_and_a_weight_of_zero_is_dropped(root, s
 
 @tfds
 def test_proportional_weights_are_resolved_as_by_the_loader(root):
-    asked = mixture(root, ("bridge", "bc_z"), {"bridge": None, "bc_z": None})
-    with find_baseline("tfdata").open(job(asked), None) as opened:
+    wanted = mixture(root, ("bridge", "bc_z"), {"bridge": None, "bc_z": None})
+    with find_baseline("tfdata").open(job(wanted), None) as opened:
         shares = opened.figures()["asked"]
-    pairs = Counter(name for name, _, _ in native_samples(asked))
+    pairs = Counter(name for name, _, _ in native_samples(wanted))
     total = sum(pairs.values())
     assert shares == pytest.approx({name: count / total for name, count in pairs.items()})
 
@@ -253,9 +252,9 @@ def test_proportional_weights_are_resolved_as_by_the_loader(root):
     ids=["sample", "choose", "choose_all_knobs", "python", "python_decoded"],
 )
 def test_every_way_of_mixing_delivers_and_ends_its_threads(root, options):
-    asked = job(mixture(root), **options)
+    wanted = job(mixture(root), **options)
     before = set(threading.enumerate())
-    with find_baseline("tfdata").open(asked, None) as opened:
+    with find_baseline("tfdata").open(wanted, None) as opened:
         batches = iter(opened)
         for _ in range(12):
             batch = next(batches)
@@ -266,8 +265,6 @@ def test_every_way_of_mixing_delivers_and_ends_its_threads(root, options):
             assert batch.dataset.dtype == batch.offset.dtype == batch.frame_idx.dtype == np.int32
         del batch
         during = len(os.listdir("/proc/self/task"))
-        started = monotonic()
-    assert monotonic() - started < 2
     assert len(os.listdir("/proc/self/task")) < during - 3  # TensorFlow's own, of this pipeline
     del batches
     gc.collect()
@@ -276,7 +273,7 @@ def test_every_way_of_mixing_delivers_and_ends_its_threads(root, options):
 
 @tfds
 @pytest.mark.parametrize("strategy", ["sample", "python"])
-def test_a_second_loop_goes_on_or_begins_anew_as_asked(root, strategy):
+def test_a_second_loop_continues_or_builds_its_pipelines_again(root, strategy):
     def numbers(persistent):
         options = {"mixing.strategy": strategy, "iterator.persistent": persistent}
         with find_baseline("tfdata").open(job(mixture(root), **options), None) as opened:
@@ -295,14 +292,14 @@ def test_a_second_loop_goes_on_or_begins_anew_as_asked(root, strategy):
 @pytest.mark.parametrize("strategy", ["sample", "python"])
 @pytest.mark.parametrize("mode", ["none", "dataset", "full"])
 def test_metadata_modes_fill_what_the_loader_fills(root, strategy, mode):
-    asked = mixture(root, ("bridge", "robonet"))
+    wanted = mixture(root, ("bridge", "robonet"))
     with hr.Loader(
-        asked, batch_size=8, image_size=SIZE, keep_free=0, threads=2, metadata=mode
+        wanted, batch_size=8, image_size=SIZE, keep_free=0, threads=2, metadata=mode
     ) as loader:
         ours = next(loader)
         filled = {name for name in ours.__slots__ if getattr(ours, name) is not None}
     options = {"mixing.strategy": strategy}
-    with find_baseline("tfdata").open(job(asked, metadata=mode, **options), None) as opened:
+    with find_baseline("tfdata").open(job(wanted, metadata=mode, **options), None) as opened:
         theirs = next(iter(opened))
     assert {name for name in theirs.__slots__ if getattr(theirs, name) is not None} == filled
     if mode == "full":
@@ -332,7 +329,7 @@ def test_a_dataset_without_a_local_copy_is_read_from_where_it_is_published(root,
     assert theirs[key]["language"] == ours[key]["language"]
     with pytest.raises(hr.HeadraceError, match="bridge"):
         one_pass(job(away, source="local"))
-    with pytest.raises(hr.SelectionError, match="neither a local copy .* nor one at .*nowhere"):
+    with pytest.raises(hr.SelectionError, match="nowhere"):
         one_pass(job(away, remote_root=str(tmp_path / "nowhere")))
 
 
@@ -346,50 +343,57 @@ def test_damaged_data_is_an_error_that_says_what_to_do(root, tmp_path):
         stamp = shard.stat()
         shard.write_bytes(data)
         os.utime(shard, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    with pytest.raises(hr.DataError, match="tf.data stopped: .*headrace verify"):
+    with pytest.raises(hr.DataError, match="tf.data") as caught:
         one_pass(job(mixture(tmp_path, ["bridge"])))
+    assert "headrace verify" in caught.value.remedy
 
 
-# -- what cannot be ------------------------------------------------------------------------------
+# -- options -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "problem", "remedy"),
     [
         (
             {"tfds_read.interleave_parallelism": 4, "tfds_read.cycle_length": 2},
-            "tfds_read.interleave_parallelism is 4, above tfds_read.cycle_length, which is 2: .*"
+            "tfds_read.interleave_parallelism is 4.*tfds_read.cycle_length.* 2",
             "Raise tfds_read.cycle_length to 4",
         ),
         (
             {"pipeline": {"interleave_parallelism": 2, "episode_concurrency": 1}},
-            "pipeline.interleave_parallelism is 2, above pipeline.episode_concurrency, which is 1",
+            "pipeline.interleave_parallelism is 2.*pipeline.episode_concurrency.* 1",
+            "pipeline.episode_concurrency to 2",
         ),
         (
             {"pipeline.emit_encoded_pairs": False},
-            "pipeline.post_mix_decode_resize is True and .*Set pipeline.post_mix_decode_resize",
+            "post_mix_decode_resize is true.*emit_encoded_pairs",
+            "pipeline.post_mix_decode_resize to false",
         ),
         (
             {"mixing.selector_run_length": 4},
-            "mixing.selector_run_length is 4, but mixing.strategy is 'sample'.*mix_block_length",
+            "mixing.selector_run_length is 4.*mixing.strategy is 'sample'",
+            "mix_block_length",
         ),
-        ({"mixing.strategy": "chose"}, "mixing.strategy is 'chose'. Did you mean 'choose'"),
-        ({"mixing": {"stratgy": "choose"}}, "unknown option mixing.stratgy .*'mixing.strategy'"),
-        ({"mixing": "choose"}, "mixing is 'choose', not a mapping. Write mixing.knob"),
-        ({"prefetch.final_stream_buffer": -2}, "prefetch.final_stream_buffer is -2.* or -1"),
-        ({"tfds_read.decode_parallelism": 0}, "decode_parallelism is 0.* from 1 on, or -1"),
-        ({"shuffle.global_buffer": True}, r"shuffle.global_buffer is True \(bool\)"),
-        ({"pipeline.deterministic": 1}, r"pipeline.deterministic is 1 \(int\).*true or false"),
-        ({"metadata.mode": "ful"}, "metadata.mode is 'ful'. Did you mean 'full'"),
-        ({"sampling.samples_per_episode": -1}, "sampling.samples_per_episode is -1"),
-        ({"source": "gcs"}, "source is 'gcs'. Give one of auto, local"),
-        ({"remote_root": ""}, "remote_root is ''. Give a text"),
+        ({"mixing.strategy": "chose"}, "mixing.strategy is 'chose'", "'choose'"),
+        ({"mixing": {"stratgy": "choose"}}, "mixing.stratgy", "'strategy'"),
+        ({"mixing": "choose"}, "mixing is 'choose'", "strategy"),
+        ({"mixing": "choose", "mixing.strategy": "choose"}, "mixing is 'choose'", "strategy"),
+        ({"strategy.of.mixing": 1}, "strategy.of", "mixing"),
+        ({"prefetch.final_stream_buffer": -2}, "prefetch.final_stream_buffer is -2", "-1"),
+        ({"tfds_read.decode_parallelism": 0}, "decode_parallelism is 0", "from 1 on, or -1"),
+        ({"shuffle.global_buffer": True}, "shuffle.global_buffer is True", "whole number"),
+        ({"pipeline.deterministic": 1}, "pipeline.deterministic is 1", "true or false"),
+        ({"metadata.mode": "ful"}, "metadata.mode is 'ful'", "full"),
+        ({"sampling.samples_per_episode": -1}, "sampling.samples_per_episode is -1", "from 0"),
+        ({"source": "gcs"}, "source is 'gcs'", "auto, local"),
+        ({"remote_root": ""}, "remote_root is ''", "address"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_cannot_work_is_refused_with_key_value_and_remedy(options, message):
-    with pytest.raises(hr.UsageError, match=message):
+def test_what_cannot_work_is_refused_with_key_value_and_remedy(options, problem, remedy):
+    with pytest.raises(hr.UsageError, match=rf"tfdata\..*{problem}") as caught:
         Options.from_values(options)
+    assert remedy in caught.value.remedy
 
 
 def test_options_are_the_same_nested_dotted_or_both():
@@ -428,21 +432,22 @@ def test_a_bad_option_and_a_missing_split_are_found_without_tensorflow(root, tmp
 
 def test_the_backend_says_what_to_install(monkeypatch):
     monkeypatch.setattr("headrace.measure.baselines.baseline.find_spec", lambda name: None)
-    with pytest.raises(hr.UsageError, match=r"tensorflow.*pip install 'headrace\[tf\]'"):
+    with pytest.raises(hr.UsageError, match="tensorflow") as caught:
         check_installed(find_baseline("tfdata"))
+    assert "pip install 'headrace[tf]'" in caught.value.remedy
 
 
 def test_how_it_shuffles_is_said_of_the_options_that_are_given(root):
     baseline = find_baseline("tfdata")
-    for buffer, words in ((0, "none but"), (77, "buffer of 77 samples")):
-        asked = Job(mixture(root), options={"shuffle.global_buffer": buffer})
-        assert words in shuffle_of(baseline, asked)
+    for buffer, words in ((0, "none"), (77, "77")):
+        wanted = Job(mixture(root), options={"shuffle.global_buffer": buffer})
+        assert words in shuffle_of(baseline, wanted)
 
 
 @tfds
 def test_validation_draws_from_the_validation_splits_with_pipelines_of_its_own(root):
-    asked = job(mixture(root, ("bridge", "droid"), val_split="train[3:]"))
-    with find_baseline("tfdata").open(asked, None) as opened:
+    wanted = job(mixture(root, ("bridge", "droid"), val_split="train[3:]"))
+    with find_baseline("tfdata").open(wanted, None) as opened:
         training = iter(opened)
         seen = {int(e) for e in next(training).episode_id}
         passed = list(opened.validation(2))
@@ -450,11 +455,13 @@ def test_validation_draws_from_the_validation_splits_with_pipelines_of_its_own(r
         assert len(passed) == 2
         assert held_out
         assert not held_out & seen
-        assert not held_out & {int(e) for e in next(training).episode_id}  # training goes on
+        assert not held_out & {int(e) for e in next(training).episode_id}  # training continues
 
 
 def test_validation_without_validation_splits_is_refused(root):
     from headrace.measure.baselines.tfdata.batches import _validation_mixture
 
-    with pytest.raises(hr.SplitError, match="no validation split.*bridge"):
+    with pytest.raises(hr.SplitError) as caught:
         _validation_mixture(mixture(root, ("bridge",)))
+    assert caught.value.dataset == "bridge"
+    assert "val_split" in caught.value.remedy

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from headrace.catalog.registry import known_datasets
+from headrace.config.registry import known_datasets
 from headrace.testing import Tag, episode_values, features, find_object, oxe29, read_tag
 from tests.testing.read_back import decoded
 

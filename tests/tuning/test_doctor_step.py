@@ -9,8 +9,6 @@ import pytest
 import headrace as hr
 from headrace.cli.main import main
 from headrace.errors import UsageError
-from headrace.tuning.doctor import Evidence, StepExamination, give_verdict
-from headrace.tuning.doctor.rules import data_bound
 
 BATCH = {"inputs": np.zeros((8, 1024), np.int32)}
 
@@ -31,15 +29,6 @@ def quick(made, step, **options):
     return hr.examine_step(made, step, **{"steps": 8, "warmup": 1, "alone_s": 0.06, **options})
 
 
-def evidence(**changes):
-    """A loop that waits half of its time for a loader that does what it can."""
-    usual = {
-        "batch_size": 10, "steps": 20, "step_s": 0.1, "wait_s": 0.1, "replayed_s": 0.1,
-        "loader_alone": 50.0,
-    }  # fmt: skip
-    return Evidence(**{**usual, **changes})
-
-
 def test_a_step_whose_data_are_there_does_not_wait():
     found = quick(batches(), sleeping(0.01), flops_per_step=2e9, peak_flops=1e12)
     assert found.waiting < 0.02
@@ -49,7 +38,6 @@ def test_a_step_whose_data_are_there_does_not_wait():
     assert found.tokens_per_s == pytest.approx(found.evidence.rate * 1024)
     assert found.loader_tokens_per_s > found.tokens_per_s
     assert "tokens/s" in str(found).splitlines()[-1]
-    assert give_verdict(evidence(wait_s=0.0)).kind == "compute"
 
 
 def test_batches_that_are_made_while_the_step_waits_are_named():
@@ -61,45 +49,6 @@ def test_batches_that_are_made_while_the_step_waits_are_named():
     assert "prefetch" in change.what
     assert 1.3 < change.gain < 2.7
     assert found.waiting == pytest.approx(0.5, abs=0.15)
-
-
-def test_a_loader_at_its_own_limit_is_the_limit():
-    verdict = data_bound(evidence())
-    assert verdict.headline == (
-        "Data-bound: data wait 50% of the step; the loader alone feeds 50 samples/s, the step "
-        "could take 100."
-    )
-    assert verdict.changes[0].gain == pytest.approx(2)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"wait_s": 0.0},  # does not wait
-        {"loader_alone": None},  # nobody knows
-        {"threads": 2},  # a loader whose inside is known has rules of its own
-        {"loader_alone": 500.0, "wait_s": 0.01},  # faster than the loop asks for
-    ],
-)
-def test_what_does_not_wait_or_is_known_better_is_not_called_data_bound(changes):
-    assert data_bound(evidence(**changes)) is None
-
-
-def test_a_low_mfu_is_or_is_not_the_datas_doing():
-    def examined(loader_alone):
-        measured = evidence(
-            wait_s=0.0, loader_alone=loader_alone, flops_per_step=45e9, peak_flops=1e12
-        )
-        return StepExamination(measured, give_verdict(measured), 1024)
-
-    # 45% with perfect data; 15% would be 200 ms of waiting a step of 100 ms.
-    assert examined(1000.0).could_be_data(0.15).startswith("No: 15.0% instead of 45.0% would take")
-    assert examined(40.0).could_be_data(0.15).startswith("Only if it does not work ahead")
-    assert examined(20.0).could_be_data(0.15).startswith("Yes")
-    assert "no more than 60.0%" in examined(20.0).could_be_data(0.6)
-    assert examined(None).could_be_data(0.15).startswith("Not known")
-    with pytest.raises(UsageError, match="mfu is 15"):
-        examined(20.0).could_be_data(15)
 
 
 def test_the_rate_of_a_loader_that_delivers_in_bursts_is_that_of_many_of_them():

@@ -1,23 +1,26 @@
 """Building a catalog: decide what must be scanned, scan it, merge, and put the result in place.
 
-Finished shards are kept as parts until the whole is done, so an interrupted build goes on where it
-was; shards that did not change keep their rows when others did. The new catalog appears by one
-rename, so at every moment there is the old one, the new one, or none: never half of one.
+Finished shards are kept as parts until the whole is done, so an interrupted build resumes; shards
+that did not change keep their rows when others did. The new catalog appears by one rename, so at
+every moment there is the old one, the new one, or none: never half of one.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+from crc32c import crc32c
 
-from headrace.catalog.lock import building
 from headrace.catalog.manifest import (
     FORMAT_VERSION,
     LEVELS,
@@ -25,43 +28,142 @@ from headrace.catalog.manifest import (
     Damage,
     Manifest,
     ShardStamp,
+    candidates,
+    cannot_write,
+    is_writable,
     read_manifest,
-    sync_folder,
     write_manifest,
 )
-from headrace.catalog.pool import ShardPool, ShardTask
-from headrace.catalog.progress import BuildProgress
-from headrace.catalog.scan import ScanJob, ScanResult, cannot_write, read_note
-from headrace.catalog.table import EpisodeTable, table_schema, write_table
-from headrace.errors import DatasetError, HeadraceError
-from headrace.formats.layout import plan
-from headrace.formats.rlds import RldsDataset, ShardFile
+from headrace.catalog.shards import (
+    BuildProgress,
+    ProgressBar,
+    Report,
+    ShardBytes,
+    ShardPool,
+    ShardTask,
+    open_shard,
+    shard_stat,
+)
+from headrace.catalog.table import BATCH_BYTES, EpisodeTable, RowBuffer, table_schema, write_table
+from headrace.errors import CatalogError, DataError, DatasetError, HeadraceError, RecordError
+from headrace.files import atomic_write, locked, sync_folder
+from headrace.formats.extract import Part, index_record, plan
+from headrace.formats.features import Schema
+from headrace.formats.rlds import RldsDataset, ShardFile, read_dataset
+from headrace.formats.tfrecord import FOOTER, record_places
 
-__all__ = ["build", "changed_shards", "shard_stat"]
+__all__ = ["Prepared", "ScanJob", "ScanResult", "prepare", "scan_shard"]
 
 _PARTS = "parts"
 _NAMED = 5  # how many files an error names before it only counts
 
 
-def shard_stat(dataset: RldsDataset, file: str) -> tuple[int, int]:
-    """Size and time of change of a shard; MISSING if it is not there."""
-    try:
-        stat = os.stat(dataset.path / file)
-    except OSError:
-        return MISSING, 0
-    return stat.st_size, stat.st_mtime_ns
+# -- a catalog that is up to date ----------------------------------------------------------------
 
 
-def changed_shards(dataset: RldsDataset, manifest: Manifest) -> list[str]:
+@dataclass(frozen=True)
+class Prepared:
+    """A dataset and its catalog, which is up to date."""
+
+    dataset: RldsDataset
+    folder: Path  #: where the catalog lies
+    manifest: Manifest
+    table: EpisodeTable
+
+
+def prepare(
+    path: str | Path,
+    *,
+    level: str,
+    quarantine: bool,
+    cache: bool,
+    workers: int | None,
+    progress: BuildProgress | None,
+    pool: ShardPool | None,
+) -> Prepared:
+    """The dataset in a version folder with a catalog of at least `level`, built if need be."""
+    dataset = read_dataset(path)
+    places = candidates(dataset.path)[1 if cache else 0 :]
+    for _ in range(3):  # another process may replace the catalog between two of our steps
+        found = _current(dataset, places, level)
+        if found is not None:
+            return found
+        with ExitStack() as stack:
+            shown = progress or stack.enter_context(ProgressBar())
+            _build(
+                dataset,
+                _choose_folder(dataset, places, shown),
+                level=level,
+                quarantine=quarantine,
+                pool=pool or stack.enter_context(ShardPool(workers)),
+                progress=shown,
+            )
+    raise CatalogError(
+        "the dataset keeps changing while its catalog is opened",
+        dataset=dataset.title,
+        file=str(dataset.path),
+        remedy="Wait until it is complete, then open it again",
+    )
+
+
+def _current(dataset: RldsDataset, places: list[Path], level: str) -> Prepared | None:
+    """The catalog as it is, if it is up to date and knows enough."""
+    for folder in places:
+        manifest = read_manifest(folder)
+        if (
+            manifest is not None
+            and manifest.metadata_hash == dataset.metadata_hash
+            and LEVELS.index(manifest.level) >= LEVELS.index(level)
+            and not _changed_shards(dataset, manifest)
+        ):
+            try:
+                table = EpisodeTable(folder / manifest.table)
+            except (OSError, ValueError):  # replaced or damaged meanwhile: build it again
+                continue
+            return Prepared(dataset, folder, manifest, table)
+    return None
+
+
+def _choose_folder(dataset: RldsDataset, places: list[Path], progress: BuildProgress) -> Path:
+    """Where to build: where a catalog already is, else the first place that can be written."""
+    existing = []
+    for folder in places:
+        manifest = read_manifest(folder)
+        if manifest is None:
+            continue
+        existing.append(folder)
+        if manifest.metadata_hash != dataset.metadata_hash:
+            progress.note(f"{dataset.title}: its metadata changed; indexing it again")
+        elif changed := _changed_shards(dataset, manifest):
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            progress.note(
+                f"{dataset.title}: {changed[0]}{more} changed since it was indexed; "
+                "indexing it again"
+            )
+    for folder in [*existing, *places]:
+        if is_writable(folder):
+            return folder
+    raise CatalogError(
+        "there is no place where the catalog can be written",
+        dataset=dataset.title,
+        file=str(places[-1]),
+        remedy="Set HEADRACE_CACHE to a folder that can be written",
+    )
+
+
+def _changed_shards(dataset: RldsDataset, manifest: Manifest) -> list[str]:
     """Shards that are no longer what the catalog was built from."""
     return [
         stamp.file
         for stamp in manifest.shards
-        if not stamp.matches(*shard_stat(dataset, stamp.file))
+        if not stamp.matches(*shard_stat(dataset.path / stamp.file))
     ]
 
 
-def build(
+# -- the whole build -----------------------------------------------------------------------------
+
+
+def _build(
     dataset: RldsDataset,
     folder: Path,
     *,
@@ -70,11 +172,11 @@ def build(
     pool: ShardPool,
     progress: BuildProgress,
 ) -> None:
-    """Make the catalog in `folder` true for `dataset`; nothing to do if it already is."""
+    """Bring the catalog in `folder` up to date."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with building(
-            folder,
+        with locked(
+            folder / "lock",
             lambda: progress.note(f"{dataset.title}: another process is indexing it; waiting"),
         ):
             _Build(dataset, folder, level, quarantine).run(pool, progress)
@@ -101,14 +203,13 @@ class _Build:
     def __init__(self, dataset: RldsDataset, folder: Path, level: str, quarantine: bool) -> None:
         self.dataset, self.folder, self.level = dataset, folder, level
         self.quarantine = quarantine
-        self.parts = plan(dataset.schema)
-        self.old: Manifest | None = None  # what stands there, if its rows can be kept
+        self.old: Manifest | None = None  # the catalog that is there, if its rows can be kept
         old = read_manifest(folder)
         if (
             old is not None
             and old.metadata_hash == dataset.metadata_hash
             and LEVELS.index(old.level) >= LEVELS.index(level)
-            and _opens(folder / old.table)
+            and _can_be_read(folder / old.table)
         ):
             self.old, self.level = old, old.level
 
@@ -121,7 +222,7 @@ class _Build:
         self._commit(shards)
 
     def _survey(self) -> list[_Shard]:
-        """Every shard with what is known of it already."""
+        """Every shard with what is already known of it."""
         shards = [self._look_at(file) for file in self.dataset.shards]
         self._check_files(shards)
         if self.old is not None:
@@ -132,11 +233,11 @@ class _Build:
                 row += stamp.episodes
         for shard in shards:
             if shard.kept is None:
-                shard.found = read_note(shard.part, shard.stamp)
+                shard.found = _read_note(shard.part, shard.stamp)
         return shards
 
     def _look_at(self, file: ShardFile) -> _Shard:
-        size, mtime_ns = shard_stat(self.dataset, file.file)
+        size, mtime_ns = shard_stat(self.dataset.path / file.file)
         facts = (
             FORMAT_VERSION,
             self.dataset.metadata_hash,
@@ -157,7 +258,7 @@ class _Build:
             raise DatasetError(
                 f"{len(missing)} of {len(shards)} shards are missing: {_some(missing)}",
                 file=str(self.dataset.path),
-                remedy="Fetch them, or go on without their episodes "
+                remedy="Fetch them, or continue without their episodes "
                 "(`headrace index --quarantine`)",
             )
         parents = {Path(s.file.file).parent for s in shards}
@@ -172,7 +273,7 @@ class _Build:
             raise DatasetError(
                 f"{len(extra)} shards are not listed in dataset_info.json: {_some(extra)}",
                 file=str(self.dataset.path),
-                remedy="Two versions of the dataset seem mixed: remove the files that do not "
+                remedy="Two versions of the dataset seem to be mixed: remove the files that do not "
                 "belong, or ignore them (`headrace index --quarantine`)",
             )
 
@@ -180,14 +281,18 @@ class _Build:
         (self.folder / _PARTS).mkdir(exist_ok=True)
         for leftover in (self.folder / _PARTS).glob("*.tmp-*"):
             leftover.unlink(missing_ok=True)
-        tasks = [ShardTask("scan", asdict(self._job(shard)), max(0, shard.size)) for shard in scans]
+        tasks = [
+            ShardTask(f"{__name__}:scan", asdict(self._job(shard)), max(0, shard.size))
+            for shard in scans
+        ]
         pool.run(self.dataset.title, tasks, progress)
         for shard in scans:
-            shard.found = read_note(shard.part, shard.stamp)
-            if shard_stat(self.dataset, shard.file.file) != (shard.size, shard.mtime_ns):
+            shard.found = _read_note(shard.part, shard.stamp)
+            path = self.dataset.path / shard.file.file
+            if shard_stat(path) != (shard.size, shard.mtime_ns):
                 raise DatasetError(
                     "the shard changed while it was indexed",
-                    file=str(self.dataset.path / shard.file.file),
+                    file=str(path),
                     remedy="Wait until the dataset is complete, then run it again",
                 )
 
@@ -205,7 +310,7 @@ class _Build:
     def _commit(self, shards: list[_Shard]) -> None:
         """Merge all rows into a new table and make it the catalog."""
         name = f"episodes-{secrets.token_hex(4)}.arrow"
-        schema = table_schema(self.parts, self.level)
+        schema = table_schema(plan(self.dataset.schema), self.level)
         write_table(self.folder / name, schema, self._rows(shards))
         sync_folder(self.folder)
         write_manifest(
@@ -255,8 +360,7 @@ class _Build:
                 yield from shard.found.damage
 
 
-def _opens(table: Path) -> bool:
-    """Whether a table can be read at all."""
+def _can_be_read(table: Path) -> bool:
     try:
         EpisodeTable(table)
     except (OSError, ValueError):  # pyarrow's own errors are ValueErrors
@@ -267,3 +371,154 @@ def _opens(table: Path) -> bool:
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+
+
+# -- one shard: the work that is spread over processes -------------------------------------------
+
+_REPORT_STEPS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ScanJob:
+    """A shard to scan."""
+
+    folder: str  #: the dataset's folder
+    file: str  #: the shard, relative to it
+    episodes: int  #: records it should hold
+    level: str  #: "episodes" or "frames"
+    quarantine: bool  #: record damaged episodes instead of raising
+    out: str  #: file to write the rows to; its note goes beside it
+    stamp: str  #: identifies what was scanned, kept in the note
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """What a scan found."""
+
+    steps: int  #: of all episodes
+    damage: list[Damage]  #: episodes to quarantine
+
+
+def scan(job: dict[str, Any], schema: Schema, report: Report, *, mapped: bool) -> dict[str, Any]:
+    """The task of a `ShardPool`."""
+    return asdict(scan_shard(ScanJob(**job), schema, report, mapped=mapped))
+
+
+def scan_shard(job: ScanJob, schema: Schema, report: Report, *, mapped: bool) -> ScanResult:
+    """Index a shard and write its rows to `job.out`."""
+    parts = plan(schema)
+    path, out = Path(job.folder, job.file), Path(job.out)
+    scanning = _Scan(job, parts, report)
+    columns = table_schema(parts, job.level)
+    try:
+        with open_shard(path, mapped=mapped) as shard:
+            write_table(out, columns, scanning.batches(shard), durable=False)
+    except FileNotFoundError:
+        if job.episodes and not job.quarantine:
+            raise DatasetError("the shard has vanished", file=str(path)) from None
+        lost = scanning.lost_batches(0, "the shard is missing")
+        write_table(out, columns, lost, durable=False)
+    result = ScanResult(scanning.steps, scanning.damage)
+    note = {
+        "stamp": job.stamp,
+        "crc": crc32c(out.read_bytes()),  # parts are not synced: a power cut may leave half of one
+        "steps": result.steps,
+        "damage": [astuple(entry) for entry in result.damage],
+    }
+    # Last: a scan counts once its note is there.
+    atomic_write(out.with_suffix(".json"), json.dumps(note), durable=False)
+    return result
+
+
+def _read_note(out: Path, stamp: str) -> ScanResult | None:
+    """The result of an earlier scan of the same bytes, if it was finished."""
+    try:
+        note = json.loads(out.with_suffix(".json").read_bytes())
+        if note["stamp"] != stamp or note["crc"] != crc32c(out.read_bytes()):
+            return None
+        return ScanResult(note["steps"], [Damage(*row) for row in note["damage"]])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+class _Scan:
+    """One pass over a shard."""
+
+    def __init__(self, job: ScanJob, parts: list[Part], report: Report) -> None:
+        self.job, self.parts, self.report = job, parts, report
+        self.rows = RowBuffer(parts, job.level)
+        self.steps = 0
+        self.records = 0
+        self.damage: list[Damage] = []
+
+    def batches(self, shard: ShardBytes) -> Iterator[pa.RecordBatch]:
+        """The shard's rows, a batch at a time."""
+        buffer = shard.buffer
+        reported = 0
+        places = record_places(shard.read, shard.size)
+        while True:
+            try:
+                offset, length = next(places, (shard.size, 0))
+            except RecordError as error:  # the chain is broken: the rest cannot be found
+                self._handle(error)
+                yield from self.lost_batches(error.offset or 0, error.problem)
+                return
+            if offset == shard.size:
+                break
+            record = None
+            if self.job.level == "frames":
+                try:
+                    record = index_record(buffer, offset, offset + length, self.parts)
+                except DataError as error:
+                    self._handle(error)
+                    self._add_damage(error.offset or offset, error.problem)
+                else:
+                    self.steps += record.steps
+            self.rows.append(offset, length, record)
+            self.records += 1
+            position = offset + length + FOOTER
+            shard.passed(position)
+            if self.steps - reported >= _REPORT_STEPS:
+                self.report(position, self.steps)
+                reported = self.steps
+            if self.rows.bytes >= BATCH_BYTES:
+                yield self.rows.take(0)
+        yield from self._finish(shard.size)
+
+    def lost_batches(self, offset: int, problem: str) -> Iterator[pa.RecordBatch]:
+        """Rows for all episodes that can no longer be found."""
+        while self.records < self.job.episodes:
+            self._add_damage(offset, problem)
+            self.rows.append(0, 0, None)
+            self.records += 1
+        yield self.rows.take(0)
+
+    def _finish(self, size: int) -> Iterator[pa.RecordBatch]:
+        """The last rows, if the number of records is right."""
+        if self.records != self.job.episodes:
+            error = DatasetError(
+                f"the shard holds {self.records} records, but dataset_info.json says "
+                f"{self.job.episodes}",
+                offset=size,
+                remedy="The shard was not copied completely or is of another version: copy it "
+                "again, or continue without what is missing (`headrace index --quarantine`)",
+            )
+            if self.records > self.job.episodes:
+                error.remedy = "The metadata is of another version: copy dataset_info.json again"
+                raise error.within(file=self._path())
+            self._handle(error)
+            yield from self.lost_batches(size, error.problem)
+            return
+        self.report(size, self.steps)
+        yield self.rows.take(0)
+
+    def _handle(self, error: DataError) -> None:
+        """Raise, unless damage is to be quarantined."""
+        if not self.job.quarantine:
+            raise error.within(file=self._path(), episode=self.records) from None
+
+    def _add_damage(self, offset: int, problem: str) -> None:
+        self.damage.append(Damage(self.job.file, self.records, offset, problem))
+
+    def _path(self) -> str:
+        return str(Path(self.job.folder, self.job.file))

@@ -3,32 +3,45 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.catalog.episode import EpisodeInfo, RowPlaces
+from headrace.catalog.build import Prepared, prepare
 from headrace.catalog.manifest import LEVELS, ShardStamp
-from headrace.catalog.pixels import decode_frame
-from headrace.catalog.pool import ShardPool
-from headrace.catalog.prepare import Prepared, prepare
-from headrace.catalog.progress import BuildProgress
+from headrace.catalog.shards import BuildProgress, ShardPool
 from headrace.catalog.source import Roles, find_roles
 from headrace.catalog.splits import Rounding, resolve_split
+from headrace.catalog.table import EpisodeTable
+from headrace.decoding.frame import PixelType, decode_image
 from headrace.errors import CatalogError, HeadraceError, SelectionError, SplitError, UsageError
 from headrace.formats.example import blob_place
-from headrace.formats.extract import values
+from headrace.formats.extract import BLOBS, FIXED, Part, parts_of, values
 from headrace.formats.features import Field, Schema
-from headrace.formats.layout import parts_of
 from headrace.reading.local import ByteRange, LocalFiles, shared_files
 
-__all__ = ["Catalog"]
+__all__ = ["Catalog", "EpisodeInfo", "decode_frame"]
 
 Level = Literal["episodes", "frames"]
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeInfo:
+    """What a catalog knows of one episode."""
+
+    number: int  #: its number in the catalog
+    id: str  #: stable across runs and machines: "split/shard/record"
+    split: str  #: split it belongs to
+    file: str  #: shard, relative to the dataset's folder
+    record: int  #: its number in the shard
+    offset: int  #: first byte of its record's payload in the shard
+    length: int  #: bytes of the payload
+    steps: int | None  #: number of steps; None in a catalog of level "episodes"
 
 
 class Catalog:
@@ -56,7 +69,7 @@ class Catalog:
         self._files = files
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """In another process: the same index, mapped there, over that process's open files."""
+        """In another process: the same index, mapped there, with that process's open files."""
         return _same_catalog, (self._prepared,)
 
     @classmethod
@@ -79,10 +92,10 @@ class Catalog:
         cache: keep the catalog in the cache folder even if the dataset's can be written.
         """
         if level not in LEVELS:
-            raise UsageError(f"level {level!r} cannot be", remedy=f"Choose from {LEVELS}")
+            raise UsageError(f"unknown level {level!r}", remedy=f"Choose from {LEVELS}")
         if on_damage not in ("raise", "quarantine"):
             raise UsageError(
-                f"on_damage {on_damage!r} cannot be", remedy="Choose 'raise' or 'quarantine'"
+                f"unknown on_damage {on_damage!r}", remedy="Choose 'raise' or 'quarantine'"
             )
         prepared = prepare(
             path,
@@ -104,7 +117,7 @@ class Catalog:
 
     @cached_property
     def roles(self) -> Roles:
-        """Main camera, action, state and instruction, as far as they are known or found."""
+        """Main camera, action, state and instruction, as far as they could be found."""
         return find_roles(self.schema, self.path)
 
     @property
@@ -280,7 +293,7 @@ class Catalog:
         self._need_frames()
         row = self._row(episode)
         found = self._find(field)
-        places = RowPlaces(self._table, row)
+        places = _RowPlaces(self._table, row)
         first, last, _ = slice(start, stop).indices(places.steps)
         base = self._table.value("offset", row)
         try:
@@ -310,7 +323,7 @@ class Catalog:
         text: str = known.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
         return text
 
-    # -- the rest ------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------
 
     @property
     def _title(self) -> str:
@@ -391,3 +404,29 @@ class Catalog:
 
 def _same_catalog(prepared: Prepared) -> Catalog:
     return Catalog(prepared, shared_files())
+
+
+def decode_frame(camera: Field, data: bytes) -> NDArray[Any]:
+    """[height, width, channels] of the camera's dtype, equal to what TFDS gives."""
+    channels = camera.shape[-1] if camera.shape else None
+    return decode_image(data, channels=channels, dtype=cast(PixelType, camera.dtype))
+
+
+class _RowPlaces:
+    """One row of the table in the form that `formats.extract` reads."""
+
+    def __init__(self, table: EpisodeTable, row: int) -> None:
+        self._table, self._row = table, row
+        self.steps = table.value("steps", row)
+
+    def start(self, part: Part) -> int:
+        return self._table.value(f"start:{part.key}", self._row)
+
+    def size(self, part: Part) -> int:
+        if part.storage == FIXED:
+            return self.steps * part.step_bytes
+        assert part.storage != BLOBS
+        return self._table.value(f"size:{part.key}", self._row)
+
+    def ends(self, part: Part) -> NDArray[np.uint32]:
+        return self._table.ends(part.key, self._row)

@@ -1,41 +1,49 @@
-"""Checking one shard: checksums of every record, its structure, and that images decode.
+"""Verifying a dataset: checksums and structure of every record, and whether its images decode.
 
 It reads the shards, not the catalog, so it also works where no catalog can be built.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.catalog.pixels import decode_frame
-from headrace.catalog.shard_bytes import ShardBytes, open_shard
+from headrace.catalog.catalog import Catalog, decode_frame
+from headrace.catalog.manifest import Damage, cannot_write, read_manifest, write_manifest
+from headrace.catalog.shards import (
+    BuildProgress,
+    Quiet,
+    Report,
+    ShardBytes,
+    ShardPool,
+    ShardTask,
+    open_shard,
+    shard_stat,
+)
 from headrace.errors import DataError, HeadraceError, RecordError
-from headrace.formats.extract import blobs, values
+from headrace.files import locked
+from headrace.formats.extract import (
+    FIXED,
+    Part,
+    RecordIndex,
+    blobs,
+    index_record,
+    parts_of,
+    plan,
+    values,
+)
 from headrace.formats.features import Field, Schema
-from headrace.formats.layout import FIXED, Part, RecordIndex, index_record, parts_of, plan
+from headrace.formats.rlds import read_dataset
 from headrace.formats.tfrecord import FOOTER, payload_is_intact, record_places
 
-__all__ = ["CheckJob", "CheckResult", "Finding", "check_shard"]
-
-_SAMPLED_EPISODES = 8  # per shard, spread evenly: enough to notice a wrong schema or decoder
-_MAX_FINDINGS = 1000  # per shard; a shard that is all wrong does not need a longer list
-
-
-@dataclass(frozen=True, slots=True)
-class CheckJob:
-    """A shard to check."""
-
-    folder: str  #: the dataset's folder
-    file: str  #: the shard, relative to it
-    episodes: int  #: records it should hold
-    decode: str  #: "none", "sample" or "all"
+__all__ = ["Finding", "Verdict", "quarantine", "verify"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +59,102 @@ class Finding:
     damage: bool = True  #: the episode must not be used; else only worth knowing
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """The result of verifying a dataset."""
+
+    name: str
+    version: str
+    path: Path
+    records: int  #: records whose checksum was computed
+    steps: int
+    bytes: int
+    frames_decoded: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def damaged(self) -> int:
+        """Episodes that must not be used."""
+        return len({(f.file, f.episode) for f in self.findings if f.damage})
+
+    @property
+    def ok(self) -> bool:
+        """Whether every episode can be used."""
+        return not self.damaged
+
+
+def verify(
+    path: str | Path,
+    *,
+    decode: Literal["none", "sample", "all"] = "sample",
+    pool: ShardPool | None = None,
+    progress: BuildProgress | None = None,
+) -> Verdict:
+    """Check every record's checksum and structure, and decode a sample of images or all."""
+    dataset = read_dataset(path)
+    assert dataset.schema  # a broken one is an error here, before any process starts
+    tasks = [
+        ShardTask(
+            f"{__name__}:check",
+            asdict(_Job(str(dataset.path), shard.file, shard.episodes, decode)),
+            max(0, shard_stat(dataset.path / shard.file)[0]),
+        )
+        for shard in dataset.shards
+    ]
+    with contextlib.ExitStack() as stack:
+        pool = pool or stack.enter_context(ShardPool())
+        results = pool.run(dataset.title, tasks, progress or Quiet())
+    return Verdict(
+        name=dataset.name,
+        version=dataset.version,
+        path=dataset.path,
+        records=sum(result["records"] for result in results),
+        steps=sum(result["steps"] for result in results),
+        bytes=sum(result["bytes"] for result in results),
+        frames_decoded=sum(result["frames_decoded"] for result in results),
+        findings=tuple(Finding(**row) for result in results for row in result["findings"]),
+    )
+
+
+def quarantine(verdict: Verdict, *, cache: bool = False) -> int:
+    """Leave the damaged episodes of a verdict out of the catalog; how many it now leaves out.
+
+    The catalog is built first if need be. Episodes keep their numbers and splits their bounds.
+    """
+    catalog = Catalog.open(verdict.path, on_damage="quarantine", cache=cache)
+    damage = [
+        Damage(finding.file, finding.episode, finding.offset, finding.problem)
+        for finding in verdict.findings
+        if finding.damage
+    ]
+    try:
+        with locked(catalog.folder / "lock", lambda: None):
+            manifest = (read_manifest(catalog.folder) or catalog.manifest).with_quarantine(damage)
+            write_manifest(catalog.folder, manifest)
+    except OSError as error:
+        raise cannot_write(error, str(catalog.folder)) from None
+    return len(manifest.quarantine)
+
+
+# -- one shard -----------------------------------------------------------------------------------
+
+_SAMPLED_EPISODES = 8  # per shard, spread evenly: enough to notice a wrong schema or decoder
+_MAX_FINDINGS = 1000  # per shard; a longer list would not help
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A shard to check."""
+
+    folder: str  #: the dataset's folder
+    file: str  #: the shard, relative to it
+    episodes: int  #: records it should hold
+    decode: str  #: "none", "sample" or "all"
+
+
 @dataclass
-class CheckResult:
-    """What a check found."""
+class _Result:
+    """What a check of a shard found."""
 
     records: int = 0
     steps: int = 0
@@ -62,14 +163,13 @@ class CheckResult:
     findings: list[Finding] = field(default_factory=list)
 
 
-def check_shard(
-    job: CheckJob, schema: Schema, report: Callable[[int, int], None], *, mapped: bool
-) -> CheckResult:
-    """Check a shard from front to back."""
-    result = CheckResult()
-    path = Path(job.folder, job.file)
+def check(
+    job_values: dict[str, Any], schema: Schema, report: Report, *, mapped: bool
+) -> dict[str, Any]:
+    """Check a shard from front to back: the task of a `ShardPool`."""
+    job, result = _Job(**job_values), _Result()
     try:
-        with open_shard(path, mapped=mapped) as shard:
+        with open_shard(Path(job.folder, job.file), mapped=mapped) as shard:
             for _ in _check(job, schema, shard, result):
                 report(result.bytes, result.steps)
     except FileNotFoundError:
@@ -78,10 +178,10 @@ def check_shard(
                 Finding(job.file, record, 0, "the shard is missing")
                 for record in range(job.episodes)
             ]
-    return result
+    return asdict(result)
 
 
-def _check(job: CheckJob, schema: Schema, shard: ShardBytes, result: CheckResult) -> Iterator[None]:
+def _check(job: _Job, schema: Schema, shard: ShardBytes, result: _Result) -> Iterator[None]:
     parts = plan(schema)
     stride = max(1, job.episodes // _SAMPLED_EPISODES)
     places = record_places(shard.read, shard.size)
@@ -112,12 +212,12 @@ def _check(job: CheckJob, schema: Schema, shard: ShardBytes, result: CheckResult
         view.release()
     if result.records != job.episodes:
         problem = (
-            f"the shard holds {result.records} records where dataset_info.json says {job.episodes}"
+            f"the shard holds {result.records} records, but dataset_info.json says {job.episodes}"
         )
         _lost(job, result, shard.size, problem)
 
 
-def _lost(job: CheckJob, result: CheckResult, offset: int, problem: str) -> None:
+def _lost(job: _Job, result: _Result, offset: int, problem: str) -> None:
     """Every episode that the broken chain of records no longer reaches."""
     first = result.records
     lost = range(first, max(first + 1, job.episodes))
@@ -125,12 +225,12 @@ def _lost(job: CheckJob, result: CheckResult, offset: int, problem: str) -> None
 
 
 def _check_record(
-    job: CheckJob,
+    job: _Job,
     schema: Schema,
     parts: list[Part],
     shard: ShardBytes,
     place: tuple[int, int],
-    result: CheckResult,
+    result: _Result,
     thorough: bool,
 ) -> None:
     """Structure of a record and, if thorough, every value in it."""
@@ -162,11 +262,11 @@ def _check_record(
 
 
 def _check_camera(
-    job: CheckJob,
+    job: _Job,
     camera: Field,
     places: _Places,
     fetch: Callable[[int, int], bytes],
-    result: CheckResult,
+    result: _Result,
     frames: list[int],
     offset: int,
 ) -> None:
@@ -187,14 +287,14 @@ def _check_camera(
         declared = camera.shape[:2]
         if any(d is not None and d != s for d, s in zip(declared, image.shape, strict=False)):
             size = f"{image.shape[0]}x{image.shape[1]}"
-            said = f"{declared[0]}x{declared[1]}"
+            expected = f"{declared[0]}x{declared[1]}"
             result.findings.append(
-                found(f"the image is {size} where features.json says {said}", damage=False)
+                found(f"the image is {size}, but features.json says {expected}", damage=False)
             )
 
 
 class _Places:
-    """A record that was just walked, as `formats.extract` wants to see it."""
+    """A record that was just walked, in the form that `formats.extract` reads."""
 
     def __init__(self, record: RecordIndex, parts: list[Part]) -> None:
         self.steps = record.steps

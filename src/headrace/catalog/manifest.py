@@ -1,30 +1,91 @@
-"""The small JSON file that makes a catalog: what it was built from and which table holds it.
+"""Where a catalog lies, and the small JSON file that makes it one.
 
-Replacing it by a rename is the one moment at which a new catalog comes into being.
+The manifest says what the catalog was built from and which table holds it. Replacing it by a rename
+is the one moment at which a new catalog comes into being.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import stat
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from headrace.errors import CatalogError
+from headrace.files import atomic_write, sync_folder
+
 __all__ = [
     "FORMAT_VERSION",
     "LEVELS",
+    "MISSING",
     "Damage",
     "Manifest",
     "ShardStamp",
+    "cache_folder",
+    "candidates",
+    "cannot_write",
+    "is_writable",
     "read_manifest",
     "write_manifest",
 ]
 
 FORMAT_VERSION = 1  #: raised when a catalog written before can no longer be read
-LEVELS = ("episodes", "frames")  #: the second knows more
+LEVELS = ("episodes", "frames")  #: each knows more than the one before
 MANIFEST = "manifest.json"
 MISSING = -1  #: size of a shard that was not there
+
+# -- where ---------------------------------------------------------------------------------------
+
+
+def cache_folder() -> Path:
+    """`HEADRACE_CACHE`, else `headrace` in the user's cache folder."""
+    if chosen := os.environ.get("HEADRACE_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "headrace"
+
+
+def candidates(dataset: Path) -> list[Path]:
+    """Places for a dataset's catalog, best first: beside the data, then the cache."""
+    path = dataset.resolve()
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    cached = cache_folder() / "catalogs" / f"{path.parent.name}-{path.name}-{digest}"
+    return [dataset / ".headrace", cached]
+
+
+def is_writable(folder: Path) -> bool:
+    """Whether files can be made in a folder, which is created if need be.
+
+    A folder without any write permission counts as read-only for root as well: somebody took the
+    permissions away because no files should be made there.
+    """
+    parent = folder if folder.exists() else folder.parent
+    if parent.exists() and not parent.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH):
+        return False
+    probe = folder / f".probe-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def cannot_write(error: OSError, path: str) -> CatalogError:
+    """The operating system's complaint about a catalog's own files, as an error with a remedy."""
+    return CatalogError(
+        f"the catalog cannot be written: {error.strerror}",
+        file=path,
+        remedy="Free some space (a catalog needs about 5 bytes per frame and camera), or put it "
+        "elsewhere: HEADRACE_CACHE=/other/disk headrace index --cache PATH",
+    )
+
+
+# -- what ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +100,7 @@ class ShardStamp:
     steps: int  #: steps of all of them
 
     def matches(self, size: int, mtime_ns: int) -> bool:
-        """Whether the shard still is what was indexed."""
+        """Whether the shard is still what was indexed."""
         return self.size == size and (size == MISSING or self.mtime_ns == mtime_ns)
 
 
@@ -49,7 +110,7 @@ class Damage:
 
     file: str  #: its shard
     record: int  #: its number in the shard
-    offset: int  #: where in the file the trouble is
+    offset: int  #: where in the file the problem is
     problem: str  #: what is wrong
 
 
@@ -68,8 +129,7 @@ class Manifest:
 
     def with_quarantine(self, damage: list[Damage]) -> Manifest:
         """The same with more episodes quarantined."""
-        known = {(entry.file, entry.record): entry for entry in self.quarantine}
-        known |= {(entry.file, entry.record): entry for entry in damage}
+        known = {(entry.file, entry.record): entry for entry in (*self.quarantine, *damage)}
         return replace(self, quarantine=tuple(known.values()))
 
 
@@ -87,27 +147,9 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Put a manifest in place: written aside, synced, renamed."""
+    """Put a manifest in place, atomically."""
     values = asdict(manifest)
     values["shards"] = [list(asdict(stamp).values()) for stamp in manifest.shards]
     values["quarantine"] = [list(asdict(damage).values()) for damage in manifest.quarantine]
-    aside = folder / f"{MANIFEST}.tmp-{os.getpid()}"
-    try:
-        with aside.open("w", encoding="utf-8") as file:
-            json.dump(values, file, indent=None, separators=(",", ":"))
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(folder / MANIFEST)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    atomic_write(folder / MANIFEST, json.dumps(values, separators=(",", ":")))
     sync_folder(folder)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder survive a power cut."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

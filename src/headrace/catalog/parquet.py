@@ -17,10 +17,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headrace.catalog.location import cache_folder, candidates, is_writable
-from headrace.catalog.manifest import sync_folder
-from headrace.catalog.progress import BuildProgress, Quiet
+from headrace.catalog.manifest import cache_folder, candidates, is_writable
+from headrace.catalog.shards import BuildProgress, Quiet
 from headrace.errors import DatasetError, HeadraceError, UnknownFieldError
+from headrace.files import atomic_write, sync_folder
 from headrace.formats.parquet.decoding import ParquetStamp
 from headrace.formats.parquet.footer import Columns, read_footer
 
@@ -344,15 +344,9 @@ def _store(
     for folder in places:
         if not is_writable(folder):
             continue
-        aside = folder / f"{_INDEX}.tmp-{os.getpid()}"
         try:
-            with aside.open("w", encoding="utf-8") as file:
-                json.dump(values, file, separators=(",", ":"))
-                file.flush()
-                os.fsync(file.fileno())
-            aside.replace(folder / _INDEX)
+            atomic_write(folder / _INDEX, json.dumps(values, separators=(",", ":")))
         except OSError:
-            aside.unlink(missing_ok=True)
             continue
         sync_folder(folder)
         return folder / _INDEX

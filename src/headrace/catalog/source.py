@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.catalog.registry import KnownDataset, known_for_folder
+from headrace.config.registry import KnownDataset, known_for_folder
 from headrace.errors import UnknownFieldError
 from headrace.formats.features import Field, Schema
 

@@ -1,4 +1,4 @@
-"""The Arrow table of a catalog: one row an episode.
+"""The Arrow table of a catalog: one row per episode.
 
 ======================  =============  =====================================================
 column                  type           meaning
@@ -11,13 +11,12 @@ column                  type           meaning
 ``ends:KEY``            list<uint32>   where each step's blob ends, relative to the start
 ======================  =============  =====================================================
 
-The ends cost four bytes a frame and camera and give every frame's place at once: offsets and
-lengths follow from two neighbouring ends (`formats.example.blob_place`).
+The ends cost four bytes per frame and camera and locate every frame: its offset and length follow
+from two neighbouring ends (`formats.example.blob_place`).
 """
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
@@ -30,7 +29,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from headrace.formats.layout import BLOBS, SPAN, Part, RecordIndex
+from headrace.files import replacing
+from headrace.formats.extract import BLOBS, SPAN, Part, RecordIndex
 
 __all__ = ["EpisodeTable", "RowBuffer", "table_schema", "write_table"]
 
@@ -56,7 +56,7 @@ def table_schema(parts: list[Part], level: str) -> pa.Schema:
 
 
 class RowBuffer:
-    """Gathers rows while a shard is scanned; plain arrays, because this is a hot path."""
+    """Gathers rows while a shard is scanned; in plain arrays, because this is a hot path."""
 
     def __init__(self, parts: list[Part], level: str) -> None:
         self._parts = parts
@@ -67,19 +67,19 @@ class RowBuffer:
     def _clear(self) -> None:
         self._places = array("Q")  # offset, length, offset, length, ...
         self._steps = array("I")
-        self._starts = array("I")  # one a part a row
+        self._starts = array("I")  # one per part and row
         self._sizes = array("I")
         self._ends = {p.key: array("I") for p in self._parts if p.storage == BLOBS}
         self._counts = {key: array("i", [0]) for key in self._ends}
 
     @property
     def bytes(self) -> int:
-        """About how much has been gathered."""
+        """Approximate size of the rows so far."""
         ends = sum(len(values) for values in self._ends.values())
         return 4 * (ends + 2 * len(self._starts)) + 8 * len(self._places)
 
     def append(self, offset: int, length: int, record: RecordIndex | None) -> None:
-        """Add an episode; without a record, one that cannot be read."""
+        """Add an episode; without a record, one that could not be read."""
         self._places.append(offset)
         self._places.append(length)
         if self._level != "frames":
@@ -124,21 +124,14 @@ class RowBuffer:
 def write_table(
     path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], *, durable: bool = True
 ) -> None:
-    """Write batches to an Arrow IPC file, gathered into larger ones; aside, synced, renamed."""
-    aside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
-    try:
-        with aside.open("wb") as file:
-            with pa.ipc.new_file(file, schema) as writer:
-                for table in _gathered(batches, schema):
-                    for batch in table.to_batches():
-                        writer.write_batch(batch)
-            file.flush()
-            if durable:
-                os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
+    """Write batches to an Arrow IPC file, gathered into larger ones; see `files.replacing`."""
+    with (
+        replacing(path, durable=durable) as file,
+        pa.ipc.new_file(file, schema) as writer,
+    ):
+        for table in _gathered(batches, schema):
+            for batch in table.to_batches():
+                writer.write_batch(batch)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.Table]:
@@ -161,7 +154,7 @@ class EpisodeTable:
         self.path = path
         self._source = pa.memory_map(str(path))
         self._reader = pa.ipc.open_file(self._source)
-        # Views of the mapped pages, made when first asked for: pyarrow takes its time for each.
+        # Views of the mapped pages, made on first use: making one with pyarrow is slow.
         self._columns: dict[str, NDArray[Any]] = {}
         self._ends: dict[str, list[tuple[NDArray[np.int32], NDArray[np.uint32]]]] = {}
 
@@ -189,7 +182,7 @@ class EpisodeTable:
         return self.path.stat().st_size
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column of plain numbers; without a copy when the table is one batch."""
+        """A column of plain numbers; not copied when the table has one batch."""
         found = self._columns.get(name)
         if found is None:
             chunks = [_numbers(batch.column(name)) for batch in self.batches]

@@ -101,16 +101,21 @@ def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> 
     )
     args.json.write(result)
     if not args.json.on_stdout:
-        _print_result(result)
+        _print_result(folder, result)
         print(f"\narchived in {folder}")
     return {"complete": 0, "interrupted": 130}.get(result["status"], 1)
 
 
-def _print_result(result: dict[str, Any]) -> None:
+def _print_result(folder: Path, result: dict[str, Any]) -> None:
+    from headrace.measure.evidence import run_evidence
+    from headrace.measure.runs import read_run
+    from headrace.measure.verdict import give_verdict, nearer_limit
+
     if result["status"] != "complete":
         print(f"{result['backend']}: {result['status']}: {result['cause']}")
     if result["samples_per_s"] is None:
         return
+    evidence = run_evidence(read_run(folder))
     low, high = result["samples_per_s_spread"] or (None, None)
     spread = f" ({low:,.0f} to {high:,.0f} in fifths of the run)" if low and high else ""
     lines = [
@@ -128,7 +133,8 @@ def _print_result(result: dict[str, Any]) -> None:
             f"{result['peak_anon_mb']:,.0f} MB anonymous at most"
             + (f", budget {result['budget_mb']:,.0f} MB" if result["budget_mb"] else ""),
         ),
-        ("nearer limit", _nearer(result)),
+        ("nearer limit", nearer_limit(evidence)),
+        ("verdict", give_verdict(evidence).headline),
     ]
     if result["validations"]:
         start, most = result["validation_start_s"], result["validation_start_max_s"]
@@ -142,15 +148,6 @@ def _share(result: dict[str, Any]) -> str:
     if result["limit_ratio"] is None:
         return "not measured"
     return f"{result['limit_ratio']:.2f} of {result['decode_limit_samples_per_s']:,.0f} samples/s"
-
-
-def _nearer(result: dict[str, Any]) -> str:
-    """Which of decoding and storage binds first."""
-    decode, storage = result["decode_limit_samples_per_s"], result["storage_limit_samples_per_s"]
-    if not decode or not storage:
-        return "not measured"
-    name = "decoding" if decode < storage else "storage"
-    return f"{name} (decoding {decode:,.0f} samples/s, storage {storage:,.0f})"
 
 
 def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch: Watch) -> int:

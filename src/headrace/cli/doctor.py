@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.cli.output import add_json_option, status_line
-from headrace.errors import UsageError
+from headrace.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from headrace.tuning.doctor import Evidence
+    from headrace.measure.evidence import Evidence
 
 HELP = "say what limits a mixture on this machine, or a run, and what to change"
 DESCRIPTION = """\
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Examine; 0 if healthy."""
-    from headrace.tuning.doctor import give_verdict, verdict_text
+    from headrace.measure.verdict import give_verdict, verdict_text
 
     if (args.mixture is None) == (args.run_folder is None):
         raise UsageError("neither or both of MIXTURE and --run", remedy="Give one of them")
@@ -63,9 +63,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _evidence(args: argparse.Namespace) -> Evidence:
     if args.run_folder is not None:
-        from headrace.tuning.doctor.archived import run_evidence
+        from headrace.measure.evidence import run_evidence
+        from headrace.measure.runs import read_run
 
-        return run_evidence(args.run_folder)
+        run = read_run(args.run_folder)
+        if "comparison" in run.stated:
+            raise DataError(
+                f"{str(args.run_folder)!r} is a comparison of several runs",
+                remedy="Give the folder of one of them, which lies below it",
+            )
+        return run_evidence(run)
     from headrace.measure.jobs import jobs_of
     from headrace.tuning.doctor.examine import examine
 

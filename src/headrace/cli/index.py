@@ -18,8 +18,7 @@ from headrace.cli.output import (
 
 if TYPE_CHECKING:
     from headrace.catalog.catalog import Catalog
-    from headrace.catalog.pool import ShardPool
-    from headrace.catalog.progress import ProgressBar
+    from headrace.catalog.shards import ProgressBar, ShardPool
 
 HELP = "index datasets, once: where every frame of every episode lies"
 DESCRIPTION = """\
@@ -57,8 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Index everything; 1 if some dataset could not be."""
     from headrace.catalog.parquet import has_parquet
-    from headrace.catalog.pool import ShardPool
-    from headrace.catalog.progress import ProgressBar
+    from headrace.catalog.shards import ProgressBar, ShardPool
     from headrace.cli.tables import index_tables, print_tables
     from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets

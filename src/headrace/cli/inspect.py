@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from headrace.catalog.catalog import Catalog
     from headrace.catalog.describe import describe
     from headrace.catalog.parquet import has_parquet
-    from headrace.catalog.progress import ProgressBar
+    from headrace.catalog.shards import ProgressBar
     from headrace.cli.tables import index_tables, print_table_set
     from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets

@@ -43,8 +43,8 @@ def run(args: argparse.Namespace) -> int:
     from headrace.measure.report.page import COLUMNS, row_cells
     from headrace.measure.report.runs import read_runs
     from headrace.measure.report.slow_tables import run_tables, switch_table
-    from headrace.measure.report.verdict import comparison_verdict
     from headrace.measure.report.write import write_comparison, write_run_report
+    from headrace.measure.verdict import comparison_verdict
 
     folders: list[Path] = args.run_folder
     if len(folders) == 1:
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _as_json(run: Run) -> dict[str, Any]:
     from headrace.measure.report.slow import by_dominant, slowest, switch_stay
-    from headrace.measure.report.verdict import run_verdict
+    from headrace.measure.verdict import run_verdict
 
     changes = switch_stay(run.batches)
     return {

@@ -14,7 +14,7 @@ __all__ = ["index_tables", "print_table_set", "print_tables"]
 def index_tables(folders: Sequence[str], cache: bool, failures: list[Any]) -> list[dict[str, Any]]:
     """Open the index of each; what cannot be opened is added to the failures."""
     from headrace.catalog.parquet import ParquetCatalog
-    from headrace.catalog.progress import ProgressBar
+    from headrace.catalog.shards import ProgressBar
     from headrace.errors import HeadraceError
 
     sets = []

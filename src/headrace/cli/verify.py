@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.output import add_json_option, plural, readable_bytes
 
 if TYPE_CHECKING:
-    from headrace.catalog.verify import Verdict
+    from headrace.catalog.check import Verdict
 
 HELP = "check checksums and decoding; quarantine what is damaged"
 DESCRIPTION = """\
@@ -40,9 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Verify everything; 1 if anything is damaged or could not be verified."""
-    from headrace.catalog.pool import ShardPool
-    from headrace.catalog.progress import ProgressBar
-    from headrace.catalog.verify import quarantine, verify
+    from headrace.catalog.check import quarantine, verify
+    from headrace.catalog.shards import ProgressBar, ShardPool
     from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from headrace.config.documents import TOP_KEYS, find_document, overridden, read_document, to_yaml
+from headrace.config.registry import known_by_any_name
 from headrace.config.typed import mapping, nearest, shown
 from headrace.errors import UsageError
 
@@ -111,11 +109,11 @@ class Mixture:
         """Where a source lies: `root/dir/version` by the registry, or its path."""
         if source.path is not None:
             return source.path / source.version if source.version else source.path
-        known = _known_folders().get(source.name)
+        known = known_by_any_name().get(source.name)
         if known is None:
             raise UsageError(
                 f"sources.{source.name} is not in the registry and has no path",
-                remedy=f"{nearest(source.name, _known_folders())}Give it a path to describe a "
+                remedy=f"{nearest(source.name, known_by_any_name())}Give it a path to describe a "
                 "dataset of your own.",
             )
         if self.root is None:
@@ -123,7 +121,7 @@ class Mixture:
                 f"sources.{source.name} is known by name, but there is no root",
                 remedy="Give `root`, the folder above the datasets (root=/data/oxe), or its path.",
             )
-        return self.root / known[0] / (source.version or known[1])
+        return self.root / known.dir / (source.version or known.version)
 
     @classmethod
     def load(cls, mixture: str | Path, overrides: Sequence[str] = ()) -> Mixture:
@@ -248,15 +246,6 @@ def _check_text(value: Any, where: str) -> None:
             f"{where} is {shown(value)}, not text",
             remedy="Give a text; quote what looks like a number.",
         )
-
-
-@cache
-def _known_folders() -> dict[str, tuple[str, str]]:
-    """Folder and version of the known datasets, by short name and by folder name."""
-    text = resources.files("headrace").joinpath("catalog/registry.toml").read_text("utf-8")
-    entries = tomllib.loads(text)["dataset"]
-    places = {entry["name"]: (entry["dir"], entry["version"]) for entry in entries}
-    return {**{place[0]: place for place in places.values()}, **places}
 
 
 def _merge(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:

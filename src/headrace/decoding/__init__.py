@@ -1,1 +1,1 @@
-"""Encoded images into pixels: header, JPEG, PNG. Opens no file, starts no thread."""
+"""Encoded images into pixels: header, JPEG, PNG, resize. Opens no file, starts no thread."""

@@ -1,7 +1,7 @@
-"""What the first bytes of an encoded image say about it, read without decoding anything.
+"""Size and kind of an encoded image, read from its first bytes without decoding anything.
 
-Every access is checked against the end of the buffer, which may be a mere beginning of the image:
-enough is 33 bytes of a PNG and all up to the frame header of a JPEG (after its metadata).
+Every access is checked against the end of the buffer, which may hold only the beginning of the
+image: 33 bytes of a PNG are enough, and of a JPEG all up to its frame header (after its metadata).
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from typing import Literal, TypeAlias
 
 from headrace.errors import ImageError
 
-__all__ = ["Encoded", "Encoding", "ImageHeader", "jpeg_segments", "read_header"]
+__all__ = ["MAX_PIXELS", "Encoded", "Encoding", "ImageHeader", "jpeg_segments", "read_header"]
 
 Encoding: TypeAlias = Literal["jpeg", "png"]
 Encoded: TypeAlias = bytes | bytearray | memoryview
 
+#: 8192 x 8192: far above any camera, and its 192 MiB of RGB are still harmless. Not measured.
+MAX_PIXELS = 1 << 26
+
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 JPEG_SIGNATURE = b"\xff\xd8\xff"
 
-#: The PNG standard's colour types, each with its channels and the bit depths it may have.
+#: The PNG standard's colour types, each with its channels and permitted bit depths.
 _PNG_COLOURS = {
     0: (1, (1, 2, 4, 8, 16)),  # grey
     2: (3, (8, 16)),  # RGB
@@ -33,7 +36,7 @@ _PNG_MAX_SIDE = 1_000_000  # libpng's own limit, in TensorFlow and in OpenCV
 _IHDR = Struct(">I4sIIBBBBB")
 _SOF = Struct(">BHHB")
 
-_SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+SOF_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  #: start of frame
 _DECODABLE_SOF = {0xC0, 0xC1, 0xC2}  # baseline, extended sequential, progressive; Huffman coded
 _STANDALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
 _SOS, _EOI, _SOI = 0xDA, 0xD9, 0xD8
@@ -52,7 +55,7 @@ _FOREIGN = (
 class ImageHeader:
     """Size and kind of an encoded image."""
 
-    encoding: Encoding  #: by its signature, whatever the schema says
+    encoding: Encoding  #: from its signature, not from the schema
     height: int  #: rows of pixels
     width: int  #: pixels a row
     channels: int  #: as stored; 3 for a palette, 4 for a CMYK JPEG
@@ -105,7 +108,7 @@ def _png_header(data: Encoded) -> ImageHeader:
 
 def _jpeg_header(data: Encoded) -> ImageHeader:
     for marker, start, stop in jpeg_segments(data):
-        if marker not in _SOF_MARKERS:
+        if marker not in SOF_MARKERS:
             continue
         if stop - start < _SOF.size:
             raise ImageError(f"JPEG frame header of {stop - start} bytes at byte {start}")

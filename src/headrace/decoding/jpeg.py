@@ -1,7 +1,7 @@
 """JPEG by libjpeg-turbo (simplejpeg), set up as TensorFlow sets it up.
 
 TensorFlow's default DCT is libjpeg's fast integer one with smooth ("fancy") chroma upsampling:
-`fastdct=True, fastupsample=False` gives its pixels to the bit, the accurate DCT does not.
+`fastdct=True, fastupsample=False` gives the same pixels bit for bit, the accurate DCT does not.
 """
 
 from __future__ import annotations
@@ -10,16 +10,24 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
-from headrace.decoding.header import Encoded, ImageHeader, jpeg_segments
+from headrace.decoding.header import (
+    JPEG_SIGNATURE,
+    MAX_PIXELS,
+    SOF_MARKERS,
+    Encoded,
+    ImageHeader,
+    jpeg_segments,
+)
 from headrace.errors import ImageError
 
-__all__ = ["decode_jpeg"]
+__all__ = ["decode_jpeg", "is_plain_jpeg"]
 
 #: Encoders write about ten. Each scan of a progressive JPEG may visit every pixel at the cost of a
-#: few bytes, so that without a limit a small file could keep a thread busy for hours.
+#: few bytes, so without a limit a small file could keep a thread busy for hours.
 MAX_SCANS = 100
 
 _SPACES = {1: "GRAY", 3: "RGB"}
+_BASELINE, _ADOBE = 0xC0, 0xEE  # markers
 
 
 def decode_jpeg(
@@ -30,7 +38,7 @@ def decode_jpeg(
 ) -> npt.NDArray[np.uint8]:
     """The pixels [H, W, C], in `out` if given (C-contiguous and of that shape).
 
-    Whatever libjpeg only warns of (bits flipped, data missing, bytes too many) is an `ImageError`.
+    What libjpeg only warns about (flipped bits, missing data, surplus bytes) is an `ImageError`.
 
     >>> encoded = simplejpeg.encode_jpeg(np.zeros((2, 3, 3), np.uint8))
     >>> decode_jpeg(encoded, ImageHeader("jpeg", 2, 3, 3, 8)).shape
@@ -40,7 +48,7 @@ def decode_jpeg(
     if channels not in _SPACES or (channels == 1 and header.channels == 4):
         raise ImageError(
             f"a JPEG of {header.channels} channels cannot be decoded to {channels}",
-            remedy="Ask for 3 channels.",
+            remedy="Request 3 channels.",
         )
     _refuse_bombs(data, header)
     if header.channels == 4:
@@ -62,14 +70,14 @@ def _decompress(
         return pixels
     except ValueError as error:
         raise ImageError(
-            f"damaged JPEG of {len(data)} bytes: {error}", remedy="Restore the file it came from."
+            f"damaged JPEG of {len(data)} bytes: {error}",
+            remedy="Restore the file that contains it.",
         ) from None
 
 
 def _refuse_bombs(data: Encoded, header: ImageHeader) -> None:
-    """Sizes that so few bytes cannot hold, and scans without end."""
-    blocks = -(-header.height // 8) * -(-header.width // 8)
-    if len(data) * 8 < blocks:  # no block of 8 x 8 takes less than a bit
+    """Reject a size that these bytes cannot hold, and an excessive number of scans."""
+    if _blocks(header.height, header.width) > 8 * len(data):
         raise ImageError(
             f"JPEG header claims {header.height} x {header.width} pixels in {len(data)} bytes"
         )
@@ -79,16 +87,57 @@ def _refuse_bombs(data: Encoded, header: ImageHeader) -> None:
             raise ImageError(f"JPEG of {scans} scans is over the limit of {MAX_SCANS}")
 
 
+def _blocks(height: int, width: int) -> int:
+    """Blocks of 8 x 8 pixels. None takes less than a bit."""
+    return -(-height // 8) * -(-width // 8)
+
+
 def _has_adobe_marker(data: Encoded) -> bool:
     return any(
-        marker == 0xEE and stop - start >= 12 and bytes(data[start : start + 5]) == b"Adobe"
+        marker == _ADOBE and stop - start >= 12 and bytes(data[start : start + 5]) == b"Adobe"
         for marker, start, stop in jpeg_segments(data)
     )
 
 
 def _rgb_from_cmyk(cmyk: npt.NDArray[np.uint8], *, inverted: bool) -> npt.NDArray[np.uint8]:
-    """As TensorFlow converts: by multiplying with black. Adobe stores all four inverted."""
+    """As TensorFlow converts: multiplied by black. Adobe stores all four inverted."""
     inks = cmyk.astype(np.uint16)
     if not inverted:
         inks = 255 - inks
     return (inks[..., :3] * inks[..., 3:] // 255).astype(np.uint8)
+
+
+def is_plain_jpeg(data: Encoded) -> bool:
+    """Whether a device may decode this: a complete baseline JPEG of luma and chroma.
+
+    Decoders agree on those. On what is rare (progressive, grey, CMYK, Adobe's colour transforms,
+    missing bytes) they differ, in their pixels or in what they refuse, so such images are decoded
+    by `FrameDecoder`.
+
+    >>> is_plain_jpeg(b"GIF89a")
+    False
+    """
+    if bytes(data[:3]) != JPEG_SIGNATURE or bytes(data[-2:]) != b"\xff\xd9":
+        return False
+    try:
+        for marker, start, stop in jpeg_segments(data):
+            if marker == _ADOBE:
+                return False
+            if marker == _BASELINE:
+                return stop - start >= 6 and _is_plausible(bytes(data[start : start + 6]), data)
+            if marker in SOF_MARKERS:
+                return False
+    except ImageError:
+        pass
+    return False
+
+
+def _is_plausible(frame: bytes, data: Encoded) -> bool:
+    """Of a frame header: 8 bits, three components, and a size that the data can hold."""
+    height, width = int.from_bytes(frame[1:3], "big"), int.from_bytes(frame[3:5], "big")
+    return (
+        frame[0] == 8
+        and frame[5] == 3
+        and 0 < height * width <= MAX_PIXELS
+        and _blocks(height, width) <= 8 * len(data)
+    )

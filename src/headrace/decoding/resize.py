@@ -5,12 +5,12 @@
 | `bilinear` | `tf.image.resize(image, size)` rounded, to within 1 level: half-pixel centres, no   |
 |            | antialias                                                                           |
 | `area`     | a dimension that shrinks is averaged, as TensorFlow's `area` to within 1 level; one |
-|            | that grows has nothing to average and is interpolated as by `bilinear`              |
+|            | that grows is interpolated as by `bilinear`                                         |
 | `nearest`  | TensorFlow's `nearest`, exactly                                                     |
 
-Not offered, because OpenCV's pixels are others than TensorFlow's: bicubic (another kernel, 25
-levels apart), bilinear with antialias (it has none), area where the image grows (it picks the
-wrong neighbour at some pixels), and its own nearest (takes the other pixel of a tie).
+Not offered, because OpenCV's pixels differ from TensorFlow's: bicubic (another kernel, 25 levels
+apart), bilinear with antialias (it has none), area where the image grows (it picks the wrong
+neighbour at some pixels), and its own nearest (it resolves ties differently).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _Size: TypeAlias = tuple[int, int]
 
 
 def resize_into(pixels: _Pixels, out: _Pixels, filter: Filter = "bilinear") -> None:
-    """Resize uint8 [h, w, C] into C-contiguous [H, W, C], one and three channels alike.
+    """Resize uint8 [h, w, C] into C-contiguous [H, W, C], with one channel or three.
 
-    All work is done outside the GIL. `out` must not overlap `pixels`.
+    It releases the GIL. `out` must not overlap `pixels`.
 
     >>> frames = np.zeros((2, 4, 4, 3), np.uint8)
     >>> resize_into(np.full((8, 6, 3), 200, np.uint8), frames[1])
@@ -44,7 +44,7 @@ def resize_into(pixels: _Pixels, out: _Pixels, filter: Filter = "bilinear") -> N
     (0, 200)
     """
     check_filter(filter)
-    _check_places(pixels, out)
+    _check_arrays(pixels, out)
     source, target = _size(pixels), _size(out)
     if source == target:
         out[...] = pixels
@@ -57,16 +57,16 @@ def resize_into(pixels: _Pixels, out: _Pixels, filter: Filter = "bilinear") -> N
 
 
 def check_filter(filter: str) -> None:
-    """`UsageError` that lists the filters if this is none of them."""
+    """`UsageError` that lists the filters unless this is one of them."""
     if filter not in _FILTERS:
         raise UsageError(
-            f"there is no filter {filter!r} to resize images with",
+            f"unknown resize filter {filter!r}",
             remedy=f"Use one of {', '.join(_FILTERS)}.",
         )
 
 
 def workspace_bytes(source: _Size, target: _Size, channels: int, filter: Filter) -> int:
-    """The memory that `resize_into` takes for its duration, beside source and target.
+    """The memory that `resize_into` allocates temporarily, beside source and target.
 
     >>> workspace_bytes((480, 640), (256, 256), 3, "bilinear")
     0
@@ -82,19 +82,19 @@ def workspace_bytes(source: _Size, target: _Size, channels: int, filter: Filter)
 
 
 def use_one_thread_per_call() -> int:
-    """Tell OpenCV to work in the thread that calls it; returns its former number of threads.
+    """Make OpenCV work in the calling thread only; returns its former number of threads.
 
-    For programs with a thread a core of their own: helpers of each call would only fight over the
-    same cores. It also keeps OpenCV from holding a pool of threads, which a fork would lose. The
-    setting is OpenCV's, so it holds for the whole process: `cv2.setNumThreads(former)` undoes it.
-    It changes times and never pixels.
+    For programs that run one thread per core: OpenCV's helper threads would compete for the same
+    cores. It also keeps OpenCV from holding a thread pool, which a fork would lose. The setting is
+    OpenCV's, so it affects the whole process; `cv2.setNumThreads(former)` undoes it. It changes
+    times, never pixels.
     """
     former = int(cv2.getNumThreads())
     cv2.setNumThreads(1)
     return former
 
 
-def _check_places(pixels: _Pixels, out: _Pixels) -> None:
+def _check_arrays(pixels: _Pixels, out: _Pixels) -> None:
     if (
         pixels.ndim != 3
         or out.ndim != 3
@@ -123,12 +123,12 @@ def _opencv(pixels: _Pixels, out: _Pixels, how: int) -> None:
     if out.shape[2] == 1:  # OpenCV returns grey images without their third axis
         pixels, out = pixels[..., 0], out[..., 0]
     written = cv2.resize(pixels, (out.shape[1], out.shape[0]), dst=out, interpolation=how)
-    if written is not out:  # OpenCV did not like the memory and took its own: not seen so far
+    if written is not out:  # OpenCV allocated memory of its own: not seen so far
         out[...] = written
 
 
 def _area(pixels: _Pixels, out: _Pixels, source: _Size, target: _Size) -> None:
-    """OpenCV averages rightly only if neither dimension grows, so one goes after the other."""
+    """OpenCV averages correctly only if neither dimension grows, so shrink first, then grow."""
     halfway = _halfway(source, target)
     if halfway is not None:
         smaller = np.empty((*halfway, out.shape[2]), np.uint8)

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.catalog import Catalog
-from headrace.catalog.pool import ShardPool
-from headrace.catalog.progress import ProgressBar
+from headrace.catalog.shards import ProgressBar, ShardPool
 from headrace.catalog.source import Roles, find_roles
 from headrace.config import Mixture, Source
 from headrace.errors import HeadraceError, SelectionError

@@ -9,9 +9,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.decoding.frame import FrameDecoder
-from headrace.decoding.image import PixelType
-from headrace.decoding.plain_jpeg import is_plain_jpeg
+from headrace.decoding.frame import FrameDecoder, PixelType
+from headrace.decoding.jpeg import is_plain_jpeg
 from headrace.engine.slots import Arrays
 from headrace.engine.statistics import Counters
 from headrace.errors import DataError, HeadraceError

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from headrace.catalog.registry import KnownDataset, known_dataset, known_datasets
+from headrace.config.registry import KnownDataset, known_dataset, known_datasets
 from headrace.testing import features as f
 from headrace.testing.dataset import image_features
 from headrace.testing.instructions import instruction, pushing

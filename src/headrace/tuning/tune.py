@@ -24,7 +24,7 @@ from headrace.jobs import allowed_cpus
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.machine import machine_facts
-from headrace.measure.report.quantities import amount
+from headrace.measure.quantities import amount
 from headrace.measure.runs import write_json
 from headrace.tuning.search import (
     FINAL_ROUNDS,

@@ -4,6 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 lightning = pytest.importorskip("lightning")
+from lightning.pytorch.callbacks import Checkpoint  # noqa: E402
 
 from headrace.errors import UsageError  # noqa: E402
 from headrace.recipes.laq.ema import Ema, decay_at  # noqa: E402
@@ -20,6 +21,19 @@ def weights(module):
 def equal(some, others):
     assert some.keys() == others.keys()
     return all(torch.equal(some[name], others[name]) for name in some)
+
+
+class SaveAt(Checkpoint):
+    """Saves at a step; if that is not the last one, the run is killed."""
+
+    def __init__(self, step, file):
+        self._step, self._file = step, file
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self._step:
+            trainer.save_checkpoint(self._file)
+            if self._step < trainer.max_steps:
+                raise RuntimeError("killed")
 
 
 class Watch(lightning.Callback):
@@ -40,11 +54,10 @@ class Watch(lightning.Callback):
 
 def test_validation_sees_the_average_and_training_goes_on_exactly_where_it_was(tmp_path):
     watch, model = Watch(), task(replacement=())
-    start = weights(model)
     fit = trainer(tmp_path, 4, [Seeded(), Ema(0.9), watch])
     fit.fit(model, loader(4), loader(1))
-    average = start
-    for number, step in enumerate(watch.steps):
+    average = watch.steps[0]
+    for number, step in enumerate(watch.steps[1:], 1):
         decay = min(0.9, (1 + number) / (10 + number))
         average = {n: decay * average[n] + (1 - decay) * step[n] for n in step}
         if number == 1:
@@ -52,7 +65,7 @@ def test_validation_sees_the_average_and_training_goes_on_exactly_where_it_was(t
     torch.testing.assert_close(watch.validated[1], average)
     assert not equal(watch.validated[1], watch.steps[3])
     assert equal(watch.after[2], watch.steps[1])  # the step after a validation
-    assert equal(weights(model), watch.steps[3])
+    assert equal(weights(model), watch.validated[1])  # the average, at the end
 
 
 def test_training_is_the_same_with_and_without_an_average(tmp_path):
@@ -65,25 +78,30 @@ def test_training_is_the_same_with_and_without_an_average(tmp_path):
 
 
 def test_a_checkpoint_has_the_average_and_a_resumed_run_is_the_same(tmp_path):
-    def run(steps, **options):
-        model, losses, ema = task(), Losses(), Ema(0.9)
-        fit = trainer(
-            tmp_path, steps, [Seeded(), losses, watch := Watch(), ema], limit_val_batches=1
-        )
+    def run(steps, name, **options):
+        model, losses, watch = task(), Losses(), Watch()
+        saved = SaveAt(steps, tmp_path / name)
+        callbacks = [Seeded(), losses, watch, Ema(0.9), saved]
+        fit = trainer(tmp_path, 14, callbacks, limit_val_batches=1, enable_checkpointing=True)
         fit.fit(model, loader(14, alike=True), loader(1), **options)
-        return fit, model, losses.all, watch
+        return model, losses.all, watch
 
-    whole, model, losses, watch = run(14)  # codes are replaced after step 10
-    whole.save_checkpoint(tmp_path / "whole.ckpt")
-    half, _, _, _ = run(9)
-    half.save_checkpoint(tmp_path / "half.ckpt")
-    _, again, rest, rest_watch = run(14, ckpt_path=tmp_path / "half.ckpt")
+    model, losses, watch = run(14, "whole.ckpt")  # codes are replaced after step 10
+    with pytest.raises(RuntimeError, match="killed"):
+        run(9, "half.ckpt")
+    again, rest, rest_watch = run(14, "again.ckpt", ckpt_path=tmp_path / "half.ckpt")
     assert rest == losses[9:]
     assert equal(weights(again), weights(model))
+    assert equal(rest_watch.steps[-1], watch.steps[-1])
     assert equal(rest_watch.validated[-1], watch.validated[-1])
     loaded = LaqTask.load_from_checkpoint(tmp_path / "whole.ckpt", weights_only=True)
     assert equal(weights(loaded), watch.validated[-1])  # the last validation was after step 14
-    assert not equal(weights(loaded), weights(model))
+    assert not equal(weights(loaded), watch.steps[-1])
+    whole, other = (torch.load(tmp_path / f"{n}.ckpt") for n in ("whole", "again"))
+    for key in ("state_dict", "current_model_state", "averaging_state"):
+        assert whole[key].keys() == other[key].keys()
+        for name, value in whole[key].items():
+            torch.testing.assert_close(other[key][name], value, rtol=0, atol=0)
 
 
 def test_validating_a_checkpoint_takes_its_weights_as_they_are(tmp_path):
@@ -98,7 +116,7 @@ def test_validating_a_checkpoint_takes_its_weights_as_they_are(tmp_path):
     assert equal(watch.validated[-1], watch.validated[-2])
 
 
-def test_a_run_without_averages_is_gone_on_from(tmp_path):
+def test_a_run_without_averages_is_continued_with_them(tmp_path):
     fit = trainer(tmp_path, 2, [Seeded()])
     fit.fit(task(), loader(2), loader(1))
     fit.save_checkpoint(tmp_path / "two.ckpt")
@@ -110,14 +128,16 @@ def test_a_run_without_averages_is_gone_on_from(tmp_path):
     assert 0 < near < 0.05
 
 
-def test_a_replaced_code_starts_anew_in_the_average(tmp_path):
+def test_a_replaced_code_restarts_in_the_average(tmp_path):
     model, watch = task(replacement=((4, 5),)), Watch()
-    fit = trainer(tmp_path, 4, [Seeded(), Ema(0.9), watch], val_check_interval=4)
+    callbacks = [Seeded(), Ema(0.9), watch, SaveAt(4, tmp_path / "four.ckpt")]
+    fit = trainer(tmp_path, 4, callbacks, val_check_interval=4, enable_checkpointing=True)
     fit.fit(model, loader(4), loader(1))
     name = "model.nsvq.codebook"
-    replaced = (weights(model)[name] != watch.steps[-1][name]).any(1)
+    kept = torch.load(tmp_path / "four.ckpt")["current_model_state"][name]
+    replaced = (kept != watch.steps[-1][name]).any(1)
     assert 0 < replaced.sum() < 8  # after the fourth step
-    same = (watch.validated[-1][name] == weights(model)[name]).all(1)
+    same = (watch.validated[-1][name] == kept).all(1)
     assert torch.equal(same, replaced)
 
 

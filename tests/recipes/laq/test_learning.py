@@ -8,9 +8,9 @@ lightning = pytest.importorskip("lightning")
 import headrace as hr  # noqa: E402
 from headrace.outputs.lightning import HeadraceDataModule  # noqa: E402
 from headrace.recipes.laq import LaqConfig, TrainingConfig  # noqa: E402
-from headrace.recipes.laq.progress import read_rows  # noqa: E402
 from headrace.recipes.laq.task import LaqTask  # noqa: E402
 from headrace.recipes.laq.validation import ValidationPictures  # noqa: E402
+from headrace.recipes.training.run_folder import read_rows  # noqa: E402
 from headrace.testing import synthesize  # noqa: E402
 from tests.recipes.laq.runs import Losses, trainer  # noqa: E402
 

@@ -17,8 +17,8 @@ from headrace.recipes.laq import (  # noqa: E402
     replacement_due,
     trainable_parameters,
 )
+from headrace.recipes.laq.model import latent_transfer  # noqa: E402
 from headrace.recipes.laq.teachers import DinoV3  # noqa: E402
-from headrace.recipes.laq.usage import latent_transfer  # noqa: E402
 
 #: One block of everything: seconds on one core.
 MINI = {

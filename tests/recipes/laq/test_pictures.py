@@ -5,25 +5,22 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("matplotlib")
 
-from headrace.recipes.laq.buckets import Buckets  # noqa: E402
-from headrace.recipes.laq.canvas import PAPER, palette, save_png  # noqa: E402
 from headrace.recipes.laq.model import LaqOutput  # noqa: E402
 from headrace.recipes.laq.pictures import (  # noqa: E402
-    action_scatter,
-    as_image,
-    codebook_histogram,
-    reconstruction_grid,
-    sequence_histogram,
-    transfer_grid,
+    action_dots,
+    code_bars,
+    code_usage,
+    image_tiles,
+    picture,
+    save_png,
+    sequence_bars,
+    sequence_usage,
 )
-from headrace.recipes.laq.usage import code_usage, sequence_usage  # noqa: E402
+from headrace.recipes.laq.validation import SampleStore  # noqa: E402
 
 RNG = np.random.default_rng(0)
-
-
-def pixels_of(image, colour):
-    return int((image == np.array(colour, np.uint8)).all(-1).sum())
 
 
 def contains(image, part):
@@ -32,24 +29,34 @@ def contains(image, part):
     return bool((windows == part).all(axis=(-3, -2, -1)).any())
 
 
-def test_a_grid_shows_both_frames_and_the_reconstruction_of_every_sample():
-    frames = RNG.integers(0, 256, (3, 3, 2, 24, 20), np.uint8)
-    recon = RNG.random((3, 3, 24, 20), np.float32) * 1.4 - 0.2  # beyond black and white
-    image = reconstruction_grid(frames, recon, ["bridge ep 3", "kuka", "x"])
-    assert image.dtype == np.uint8
-    for i in range(3):
-        for frame in (frames[i, :, 0], frames[i, :, 1], recon[i]):
-            assert contains(image, as_image(frame))
-    with_titles, without = image.shape[0], reconstruction_grid(frames, recon).shape[0]
-    assert with_titles > without
+def drawn(plot):
+    """The axes of a plot that was drawn."""
+    kept = []
+
+    def keep(axes):
+        plot(axes)
+        kept.append(axes)
+
+    assert picture("a title", plots=[keep]).std() > 1
+    return kept[0]
 
 
-def test_a_transfer_shows_donor_and_receiver():
-    frames, donors = RNG.integers(0, 256, (2, 2, 3, 2, 24, 24), np.uint8)
-    moved = RNG.random((2, 3, 24, 24), np.float32)
-    image = transfer_grid(frames, donors, moved)
-    for part in (donors[0, :, 0], donors[1, :, 1], frames[1, :, 0], moved[0]):
-        assert contains(image, as_image(part))
+def test_a_picture_shows_every_frame_enlarged_without_smoothing():
+    columns = {name: RNG.integers(0, 256, (2, 3, 28, 28), np.uint8) for name in ("t", "t+k")}
+    image = picture("step 3", columns)
+    for frames in columns.values():
+        for frame in frames:
+            assert contains(image, np.moveaxis(frame, 0, -1).repeat(4, 0).repeat(4, 1))
+    labelled = picture("step 3", columns, labels=["bridge_$1_$2", "kuka"])  # not mathematics
+    assert labelled.shape[0] > image.shape[0]
+    beside = picture("step 3", columns, [code_bars(np.zeros((3, 4)), 8)])
+    assert beside.shape[1] > image.shape[1]
+
+
+def test_large_frames_are_made_smaller():
+    image = picture("", {"t": np.full((1, 3, 256, 128), 77, np.uint8)})
+    assert image.shape[0] < 200
+    assert contains(image, np.full((112, 56, 3), 77, np.uint8))
 
 
 def test_usage_of_codes_and_sequences_is_counted():
@@ -67,43 +74,42 @@ def test_usage_of_codes_and_sequences_is_counted():
 
 
 def test_bars_are_as_tall_as_the_counts():
-    image = codebook_histogram(np.array([[0] * 6 + [2] * 3 + [5]]), 8)
-    colours = palette(8)
-    areas = [pixels_of(image, colour) for colour in colours]
-    assert areas[2] == pytest.approx(areas[0] / 2, rel=0.03)
-    assert areas[5] == pytest.approx(areas[0] / 6, rel=0.05)
-    assert areas[1] == 0
+    axes = drawn(code_bars(np.array([[0] * 6 + [2] * 3 + [5]]), 8))
+    assert [bar.get_height() for bar in axes.patches] == [6, 0, 3, 0, 0, 1, 0, 0]
+    assert "3 / 8" in axes.get_title("left")
 
 
 def test_sequences_are_drawn_most_used_first_and_only_so_many():
-    indices = np.array([[1, 1]] * 4 + [[6, 0]] * 8)
-    image = sequence_histogram(indices, 8)
-    first, second = palette(8)[6], palette(8)[1]
-    assert pixels_of(image, second) == pytest.approx(pixels_of(image, first) / 2, rel=0.03)
-    left = [np.flatnonzero((image == np.array(c)).all(-1).any(0)).min() for c in (first, second)]
-    assert left[0] < left[1]
-    many = sequence_histogram(RNG.integers(0, 8, (500, 4)), 8)
-    assert many.shape == image.shape
+    axes = drawn(sequence_bars(np.array([[1, 1]] * 4 + [[6, 0]] * 8), 8))
+    assert [bar.get_height() for bar in axes.patches] == [8, 4]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["60", "11"]
+    assert len(drawn(sequence_bars(RNG.integers(0, 8, (500, 4)), 8)).patches) == 24
 
 
-def test_actions_are_dots_in_the_colour_of_their_first_code():
-    actions = np.array([[-1.0, -1.0, 9.0], [1.0, 1.0, 9.0]] * 10)
-    image = action_scatter(actions, np.array([1, 4] * 10), 8)
-    plot = image[:, :470]  # without the legend
-    rows, columns = np.nonzero((plot == np.array(palette(8)[1])).all(-1))
-    others = np.nonzero((plot == np.array(palette(8)[4])).all(-1))
-    assert rows.mean() > others[0].mean()  # y points up
-    assert columns.mean() < others[1].mean()
+def test_actions_are_dots_by_their_first_code_and_wild_ones_lie_at_the_edge():
+    actions = np.array([[-1.0, -1.0, 9.0], [1.0, 1.0, 9.0]] * 100 + [[0.0, 1e6, 9.0]])
+    axes = drawn(action_dots(actions, np.array([1, 4] * 100 + [4]), 8))
+    points = {dots.get_label(): dots.get_offsets() for dots in axes.collections}
+    assert {code: len(dots) for code, dots in points.items()} == {"1": 100, "4": 101}
+    assert points["1"].max() == -1
+    assert points["4"][:, 1].max() == 1
 
 
-def test_an_empty_scatter_and_still_actions_are_pictures_too():
-    assert action_scatter(np.zeros((0, 7)), np.zeros(0, int), 8).shape[-1] == 3
-    assert action_scatter(np.zeros((5, 7)), np.zeros(5, int), 8).shape[-1] == 3
+@pytest.mark.parametrize("count", [0, 5])
+def test_an_empty_scatter_and_still_actions_are_pictures_too(count):
+    drawn(action_dots(np.zeros((count, 7)), np.zeros(count, int), 8))
 
 
-def test_colours_of_a_palette_differ_from_each_other_and_from_the_paper():
-    colours = palette(16)
-    assert len({*colours, PAPER}) == 17
+def test_a_large_codebook_is_drawn_too():
+    drawn(code_bars(RNG.integers(0, 200, (50, 4)), 200))
+
+
+def test_tiles_are_rows_of_both_frames_and_the_prediction():
+    frames = RNG.integers(0, 256, (2, 3, 2, 5, 5), np.uint8)
+    recon = RNG.integers(0, 256, (2, 3, 5, 5), np.uint8)
+    tiles = image_tiles(frames, recon)
+    assert np.array_equal(tiles[5:, :5], np.moveaxis(frames[1, :, 0], 0, -1))
+    assert np.array_equal(tiles[:5, 10:], np.moveaxis(recon[0], 0, -1))
 
 
 def test_a_picture_is_saved_as_it_is(tmp_path):
@@ -124,52 +130,51 @@ def output_of(count):
     return LaqOutput(none, {}, indices, none, none, 4, torch.rand(count, 4, 48))
 
 
-def test_buckets_keep_the_first_samples_of_every_dataset_and_no_more():
-    buckets = Buckets(pictures=2, points=3)
+def test_the_store_keeps_the_first_samples_of_every_dataset_and_no_more():
+    store = SampleStore(pictures=2, points=3)
     first, out = batch_of([0, 0, 0, 1], action=torch.randn(4, 7)), output_of(4)
-    buckets.add(first, out)
-    buckets.add(batch_of([0, 0, 2], action=torch.randn(3, 7)), output_of(3))
-    kept = dict(buckets.items())
-    assert {name: bucket.seen for name, bucket in kept.items()} == {"a": 5, "b": 1, "c": 1}
+    store.add(first, out)
+    store.add(batch_of([0, 0, 2], action=torch.randn(3, 7)), output_of(3))
+    kept = dict(store.items())
     assert {n: len(b.frames) for n, b in kept.items()} == {"a": 2, "b": 1, "c": 1}
     assert {n: len(b.codes) for n, b in kept.items()} == {"a": 3, "b": 1, "c": 1}
     assert np.array_equal(kept["a"].frames[1], first["frames"][1].numpy())
-    assert np.array_equal(np.moveaxis(kept["b"].recon[0], 0, -1), as_image(out.recon[3].numpy()))
+    predicted = (out.recon[3].clamp(0, 1) * 255).round().to(torch.uint8)
+    assert np.array_equal(kept["b"].recon[0], predicted.numpy())
     assert kept["a"].indices().tolist() == out.indices[:3].tolist()
     assert len(kept["a"].actions) == 3
-    buckets.clear()
-    assert len(buckets) == 0
+    store.clear()
+    assert len(store) == 0
 
 
-def test_buckets_own_what_they_keep():
+def test_the_store_owns_what_it_keeps():
     """A batch is lent memory: what stays must not change with it."""
-    buckets, batch = Buckets(), batch_of([0])
-    buckets.add(batch, output_of(1))
-    before = buckets.items()[0][1].frames[0].copy()
+    store, batch = SampleStore(), batch_of([0])
+    store.add(batch, output_of(1))
+    before = store.items()[0][1].frames[0].copy()
     batch["frames"].zero_()
-    assert np.array_equal(buckets.items()[0][1].frames[0], before)
+    assert np.array_equal(store.items()[0][1].frames[0], before)
 
 
-def test_a_batch_without_dataset_numbers_has_one_bucket_and_too_many_datasets_are_left_out():
-    buckets = Buckets(datasets=1)
+def test_a_batch_without_dataset_numbers_is_one_dataset_and_too_many_datasets_are_left_out():
+    store = SampleStore(datasets=1)
     batch = batch_of([0, 1])
-    buckets.add(batch, output_of(2))
-    assert [name for name, _ in buckets.items()] == ["a"]
-    buckets = Buckets()
+    store.add(batch, output_of(2))
+    assert [name for name, _ in store.items()] == ["a"]
+    store = SampleStore()
     del batch["dataset"]
-    buckets.add(batch, output_of(2))
-    assert [name for name, _ in buckets.items()] == ["all"]
+    store.add(batch, output_of(2))
+    assert [name for name, _ in store.items()] == ["all"]
 
 
 def test_pictures_are_kept_within_so_many_bytes_shared_by_the_datasets():
     sample = 3 * 2 * 8 * 8 + 3 * 8 * 8
-    buckets = Buckets(pictures=8, bytes=7 * sample)  # two for each of three datasets
+    store = SampleStore(pictures=8, bytes=7 * sample)  # two for each of three datasets
     for _ in range(3):
-        buckets.add(batch_of([0, 0, 1, 2]), output_of(4))
-    assert {name: len(bucket.frames) for name, bucket in buckets.items()} == {
+        store.add(batch_of([0, 0, 1, 2]), output_of(4))
+    assert {name: len(samples.frames) for name, samples in store.items()} == {
         "a": 2,
         "b": 2,
         "c": 2,
     }
-    assert buckets.held == 6 * sample
-    assert [len(bucket.codes) for _, bucket in buckets.items()] == [6, 3, 3]
+    assert [len(samples.codes) for _, samples in store.items()] == [6, 3, 3]

@@ -1,6 +1,5 @@
 """The Lightning module: logged names, upkeep of the codebook, checkpoints, bad losses."""
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -13,12 +12,10 @@ from headrace.recipes.laq import (  # noqa: E402
     TrainingConfig,
     provenance,
 )
-from headrace.recipes.laq.buckets import Buckets  # noqa: E402
-from headrace.recipes.laq.pictures import as_image, reconstruction_grid  # noqa: E402
 from headrace.recipes.laq.task import LaqTask  # noqa: E402
+from headrace.recipes.laq.validation import SampleStore  # noqa: E402
 from headrace.testing import synthesize  # noqa: E402
 from tests.recipes.laq.test_model import frames, mini  # noqa: E402
-from tests.recipes.laq.test_pictures import contains  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lightning's advice on workers and the like
 
@@ -164,14 +161,13 @@ def test_batches_of_a_loader_are_trained_on_and_looked_at(tmp_path):
         trainer(tmp_path, recorder, 3, limit_val_batches=0).fit(model, data)
         batch = next(iter(data))
         model.model.eval()
-        buckets = Buckets()
+        store = SampleStore()
         with torch.no_grad():
-            buckets.add(batch, model(batch["frames"]))
+            store.add(batch, model(batch["frames"]))
         samples = provenance(batch)
         del batch
     assert len(recorder.steps) == 3
-    assert {name for name, _ in buckets.items()} == {sample["dataset"] for sample in samples}
+    assert {name for name, _ in store.items()} == {sample["dataset"] for sample in samples}
     assert all(sample["offset"] == 2 for sample in samples)
-    kept = dict(buckets.items())[samples[0]["dataset"]]
-    picture = reconstruction_grid(np.stack(kept.frames), np.stack(kept.recon))
-    assert contains(picture, as_image(kept.frames[0][:, 1]))
+    kept = dict(store.items())[samples[0]["dataset"]]
+    assert len(kept.recon) == len(kept.frames) > 0

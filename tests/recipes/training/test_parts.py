@@ -21,7 +21,7 @@ from headrace.recipes.training.loggers import (  # noqa: E402
     wandb_logger,
     wandb_mode,
 )
-from headrace.recipes.training.metrics_file import MetricsFile  # noqa: E402
+from headrace.recipes.training.metrics import MetricsFile  # noqa: E402
 from headrace.recipes.training.profile import StepProfile  # noqa: E402
 from headrace.recipes.training.run_folder import RunFolder, find_resume  # noqa: E402
 from headrace.recipes.training.said import said_and_kept  # noqa: E402

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.catalog.location import cache_folder
+from headrace.catalog.manifest import cache_folder
 from headrace.catalog.parquet import ParquetCatalog
-from headrace.catalog.progress import BuildProgress, ProgressBar
+from headrace.catalog.shards import BuildProgress, ProgressBar
 from headrace.errors import DatasetError, SelectionError, UsageError
 from headrace.formats.parquet.access import RowAccess
 from headrace.formats.parquet.building import fill_store

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.measure.quantities import amount, share
 from headrace.measure.report.axis import Axis
 from headrace.measure.report.chart import WIDTH, Measure, draw_axes, spread
-from headrace.measure.report.quantities import amount, share
 from headrace.measure.report.svg import Drawing, shortened
 
 __all__ = ["Bands", "gathered", "stacked_areas", "stacked_columns"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from headrace.measure.quantities import seconds
 from headrace.measure.report.bars import Row, bar_chart, dot_chart
 from headrace.measure.report.chart import Measure
 from headrace.measure.report.plot import Plot, run_styles
-from headrace.measure.report.quantities import seconds
 from headrace.measure.runs import Run
 
 __all__ = ["shares", "stages"]

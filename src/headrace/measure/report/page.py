@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from headrace.measure.columns import finite
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.look import PAGE_STYLE, SVG_STYLE, VARIABLES
 from headrace.measure.report.plot import Plot
-from headrace.measure.report.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.runs import Range
 from headrace.measure.report.svg import escape
 from headrace.measure.report.table import Table, html_table, nothing
-from headrace.measure.report.verdict import comparison_verdict, run_verdict
-from headrace.measure.runs import Run, finite
+from headrace.measure.runs import Run
+from headrace.measure.verdict import comparison_verdict, run_verdict
 
 __all__ = ["COLUMNS", "page", "row_cells"]
 

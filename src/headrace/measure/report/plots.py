@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.measure.quantities import amount, megabytes, seconds
 from headrace.measure.report.breakdown import shares, stages
 from headrace.measure.report.chart import Line, Measure, line_chart
 from headrace.measure.report.plot import Plot, run_styles
 from headrace.measure.report.points import quantile_curve, rates, reduced
-from headrace.measure.report.quantities import amount, megabytes, seconds
 from headrace.measure.runs import Run
 
 __all__ = ["all_plots", "batch_times", "memory", "throughput"]

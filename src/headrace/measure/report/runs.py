@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import HeadraceError
-from headrace.measure.runs import RUN_FILES, Run, finite, objects, read_object, read_run
+from headrace.measure.columns import finite
+from headrace.measure.runs import RUN_FILES, Run, objects, read_object, read_run
 
 __all__ = ["Range", "expand", "named_apart", "read_runs"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.measure.runs import Batches
+from headrace.measure.columns import Batches
 
 __all__ = ["Group", "SlowBatch", "SwitchStay", "by_dominant", "slowest", "switch_stay", "switches"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.measure.report.quantities import amount, seconds
+from headrace.measure.quantities import amount, seconds
 from headrace.measure.report.slow import Group, SlowBatch, by_dominant, slowest, switch_stay
 from headrace.measure.report.table import Table
 from headrace.measure.runs import Run

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.recipes.laq.model import Laq, LaqOutput, trainable_parameters
     from headrace.recipes.laq.nsvq import Replacement, replacement_due
     from headrace.recipes.laq.optimizer import learning_rate, make_optimizer, make_schedule
-    from headrace.recipes.laq.progress import progress_strip
+    from headrace.recipes.laq.pictures import progress_strip
     from headrace.recipes.laq.teachers import Teachers, load_teachers
 
 __all__ = [
@@ -55,7 +55,7 @@ _PLACES = {
     "model": ("Laq", "LaqOutput", "trainable_parameters"),
     "nsvq": ("Replacement", "replacement_due"),
     "optimizer": ("learning_rate", "make_optimizer", "make_schedule"),
-    "progress": ("progress_strip",),
+    "pictures": ("progress_strip",),
     "teachers": ("Teachers", "load_teachers"),
 }
 

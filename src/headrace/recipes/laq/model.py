@@ -25,7 +25,7 @@ from headrace.recipes.laq.config import LaqConfig
 from headrace.recipes.laq.nsvq import Nsvq, Quantized
 from headrace.recipes.laq.teachers import Teachers, load_teachers
 
-__all__ = ["Laq", "LaqOutput", "trainable_parameters"]
+__all__ = ["Laq", "LaqOutput", "Transfer", "latent_transfer", "trainable_parameters"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,3 +190,40 @@ def _unit_range(values: Tensor) -> Tensor:
 def trainable_parameters(model: nn.Module) -> int:
     """The number of parameters that training changes."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """The effect of applying actions to other frames than their own."""
+
+    transfer_mse: float  #: between frame t+k and its prediction under another sample's action
+    self_mse: float  #: the same under its own action
+    moved: Tensor  #: [B, 3, H, W] prediction under the other's action
+    feature_ratio: float | None = None  #: as `ratio`, of tokens instead of pixels
+
+    @property
+    def ratio(self) -> float:
+        """Above 1 the action matters: another's action predicts the frame less well."""
+        return self.transfer_mse / max(self.self_mse, 1e-12)
+
+
+def latent_transfer(model: Laq, frames: Tensor, shift: int = 1) -> Transfer:
+    """Give each sample i the action of sample i + shift (around the batch).
+
+    frames [B, 3, 2, H, W] on the model's device. The model is in evaluation mode meanwhile. Where
+    a feature decoder teaches the codes, its ratio shows an effect long before the pictures do.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        indices = model.encode(frames)  # [B, codes]
+        own = model.imagine(frames, indices)
+        others = indices.roll(-shift, dims=0)
+        moved = model.imagine(frames, others)
+        mine, theirs = (model.feature_error(frames, codes) for codes in (indices, others))
+    finally:
+        model.train(was_training)
+    last = _unit_range(frames[:, :, -1])
+    own_mse, moved_mse = ((made - last).square().mean().item() for made in (own, moved))
+    ratio = None if mine is None or theirs is None else theirs.item() / max(mine.item(), 1e-12)
+    return Transfer(moved_mse, own_mse, moved, ratio)

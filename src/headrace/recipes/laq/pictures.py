@@ -1,130 +1,289 @@
-"""Pictures of what the codes have learned: arrays in, RGB images out."""
+"""Pictures of what a model and its codes have learned: arrays in, RGB images out.
+
+Drawn by matplotlib (`pip install 'headrace[plots]'`). `validation` decides what is drawn and when.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.recipes.laq.canvas import GREY, INK, LINE, Image, blank, palette, write
-from headrace.recipes.laq.usage import code_usage, sequence_usage
+from headrace.errors import UsageError
+from headrace.recipes.training.run_folder import read_rows
+
+try:
+    import matplotlib
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+except ModuleNotFoundError as error:
+    if error.name is None or error.name.split(".")[0] != "matplotlib":
+        raise
+    raise UsageError(
+        "the pictures of a validation need matplotlib, which is not installed",
+        remedy="pip install 'headrace[plots]', or train without them (training.pictures=false)",
+    ) from error
 
 __all__ = [
-    "action_scatter",
-    "as_image",
-    "codebook_histogram",
-    "reconstruction_grid",
-    "sequence_histogram",
-    "transfer_grid",
+    "METRICS",
+    "SAMPLES",
+    "CodeUsage",
+    "Image",
+    "Plot",
+    "SequenceUsage",
+    "action_dots",
+    "code_bars",
+    "code_usage",
+    "curves",
+    "image_tiles",
+    "picture",
+    "progress_strip",
+    "save_png",
+    "sequence_bars",
+    "sequence_usage",
+    "step_folders",
 ]
 
-_GAP = 4
-_PLOT = (220, 420)  # height and width of the area of a plot
-_LEFT, _TOP = 48, 2 * LINE + 8  # of the plot on its sheet
+Image: TypeAlias = NDArray[np.uint8]  #: [H, W, 3]
+Plot: TypeAlias = Callable[[Axes], None]  #: draws into axes
+
+SAMPLES = "samples.png"  #: in the folder of a step: rows of t, t+k and the prediction, unscaled
+METRICS = "metrics.csv"  #: beside the folders of the steps
+
+_DPI = 100
+_TILE = 112  # pixels of the longer side of a frame in a picture
+_PLOT = (440, 210)  # width and height of a plot, in pixels
+_MARGIN = 64  # left of a plot, for its scale
+_SHOWN_SEQUENCES = 24
+_INK, _GREY, _RULE = "#1f2328", "#6e7781", "#d8dee4"
+_STYLE: Any = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so pictures are alike everywhere
+    "font.size": 8.5,
+    "text.color": _INK,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "xtick.color": _GREY,
+    "ytick.color": _GREY,
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 8.5,
+    "axes.titlecolor": _GREY,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "legend.title_fontsize": 7.5,
+    "legend.handletextpad": 0.3,
+}
 
 
-def as_image(frame: NDArray[Any]) -> Image:
-    """A frame [3, H, W], uint8 or in [0, 1], as an image [H, W, 3]."""
-    if frame.dtype != np.uint8:
-        frame = np.rint(np.clip(frame.astype(np.float32), 0, 1) * 255).astype(np.uint8)
-    return np.ascontiguousarray(np.moveaxis(frame, 0, -1))
+# -- how codes are used --------------------------------------------------------------------------
 
 
-def reconstruction_grid(
-    frames: NDArray[Any], recon: NDArray[Any], titles: list[str] | None = None
+@dataclass(frozen=True, slots=True)
+class CodeUsage:
+    """How often each code is used."""
+
+    counts: NDArray[np.int64]  #: [K]
+    used: int  #: codes that are used at all
+    utilisation: float  #: the same as a share of the codebook
+    entropy: float  #: in bits: log2(K) when all codes are used alike
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceUsage:
+    """How often each sequence of codes is used."""
+
+    sequences: NDArray[np.int64]  #: [unique, codes], most used first
+    counts: NDArray[np.int64]  #: [unique]
+    unique: int
+    possible: int  #: sequences that the codebook allows
+    total: int  #: samples
+    entropy: float  #: in bits
+
+
+def code_usage(indices: NDArray[Any], codebook_size: int) -> CodeUsage:
+    """Usage of the codes in indices [N, codes]."""
+    counts = np.bincount(indices.reshape(-1).astype(np.int64), minlength=codebook_size)
+    used = int((counts > 0).sum())
+    return CodeUsage(counts, used, used / codebook_size, _entropy(counts))
+
+
+def sequence_usage(indices: NDArray[Any], codebook_size: int) -> SequenceUsage:
+    """Usage of the sequences in indices [N, codes]; ties in the order of their codes."""
+    total, codes = indices.shape
+    sequences, counts = np.unique(indices.astype(np.int64), axis=0, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    entropy, possible = _entropy(counts), codebook_size**codes
+    return SequenceUsage(sequences[order], counts[order], len(counts), possible, total, entropy)
+
+
+def _entropy(counts: NDArray[Any]) -> float:
+    share = counts[counts > 0] / max(1, counts.sum())
+    return float(-(share * np.log2(share)).sum()) + 0.0  # no negative zero
+
+
+# -- pictures --------------------------------------------------------------------------------------
+
+
+def picture(
+    title: str,
+    tiles: Mapping[str, NDArray[np.uint8]] | None = None,
+    plots: Sequence[Plot] = (),
+    labels: Sequence[str] | None = None,
 ) -> Image:
-    """A row a sample: frame t, frame t+k, and what the model makes of t and the action.
+    """Frames at the left, plots at the right.
 
-    frames [B, 3, 2, H, W], recon [B, 3, H, W]; `titles` stand above the rows.
+    `tiles` are columns of frames [B, 3, H, W] by their heads, `labels` stand above their rows.
     """
-    columns = [frames[:, :, 0], frames[:, :, -1], recon]
-    return _table(columns, ["t", "t+k", "recon"], titles)
+    with matplotlib.rc_context(_STYLE):
+        across, down, above = _tile_size(tiles), 0, 14 if labels else 0
+        left, top = 8, 30 if title else 8
+        if tiles:
+            rows = len(next(iter(tiles.values())))
+            down = top + 16 + rows * (across[1] + 4 + above) + 8
+            left += len(tiles) * (across[0] + 4)
+        width = left + (_MARGIN + _PLOT[0] + 72 if plots else 4)
+        figure = _figure(width, max(down, top + len(plots) * (_PLOT[1] + 74)))
+        _text(figure, 8, 20, title, weight="bold", size=10)
+        for column, (head, images) in enumerate((tiles or {}).items()):
+            x = 8 + column * (across[0] + 4)
+            _text(figure, x, top + 12, head, weight="bold")
+            for row, image in enumerate(images):
+                y = top + 16 + row * (across[1] + 4 + above) + above
+                _tile(figure, x, y, image, across)
+                if labels and column == 0:
+                    _text(figure, x, y - 3, labels[row], color=_GREY, size=7.5)
+        for number, plot in enumerate(plots):
+            plot(_axes(figure, left + _MARGIN, top + 24 + number * (_PLOT[1] + 74)))
+        canvas: Any = FigureCanvasAgg(figure)
+        canvas.draw()
+        return np.asarray(canvas.buffer_rgba())[..., :3].copy()
 
 
-def transfer_grid(
-    frames: NDArray[Any], donors: NDArray[Any], moved: NDArray[Any], titles: list[str] | None = None
-) -> Image:
-    """A row a sample: the donor's two frames, frame t of another sample, and the action there.
-
-    frames and donors [B, 3, 2, H, W], moved [B, 3, H, W].
-    """
-    columns = [donors[:, :, 0], donors[:, :, -1], frames[:, :, 0], moved]
-    return _table(columns, ["donor t", "donor t+k", "t", "t + action"], titles)
-
-
-def _table(columns: list[NDArray[Any]], heads: list[str], titles: list[str] | None) -> Image:
-    rows, _, height, width = columns[0].shape
-    above = LINE if titles else 0
-    pitch = height + above + _GAP
-    sheet = blank(LINE + _GAP + rows * pitch, len(columns) * (width + _GAP) + _GAP)
-    for j, (column, head) in enumerate(zip(columns, heads, strict=True)):
-        left = _GAP + j * (width + _GAP)
-        write(sheet, left, LINE - 3, head)
-        for i in range(rows):
-            top = LINE + _GAP + i * pitch + above
-            sheet[top : top + height, left : left + width] = as_image(column[i])
-    for i, title in enumerate(titles or []):
-        write(sheet, _GAP, LINE + _GAP + i * pitch + LINE - 4, title, GREY)
-    return sheet
-
-
-def codebook_histogram(indices: NDArray[Any], codebook_size: int, title: str = "") -> Image:
-    """How often each code is used; indices [N, codes]. The heading has use and entropy."""
+def code_bars(indices: NDArray[Any], codebook_size: int) -> Plot:
+    """How often each code is used; indices [N, codes]."""
     usage = code_usage(indices, codebook_size)
-    heading = (
-        f"codes used {usage.used} / {codebook_size} ({usage.utilisation:.0%}), "
-        f"entropy {usage.entropy:.2f} of {np.log2(codebook_size):.2f} bit"
-    )
-    labels = [str(code) for code in range(codebook_size)]
-    return _bars(usage.counts, labels, palette(codebook_size), title, heading)
+
+    def plot(axes: Axes) -> None:
+        axes.set_title(
+            f"codes used {usage.used} / {codebook_size} ({usage.utilisation:.0%}), "
+            f"entropy {usage.entropy:.2f} of {math.log2(codebook_size):.2f} bit"
+        )
+        labels = [str(code) for code in range(codebook_size)]
+        _bars(axes, usage.counts, labels, _palette(codebook_size))
+        even, edge = usage.counts.mean(), axes.get_yaxis_transform()
+        axes.axhline(even, color=_GREY, linewidth=0.8, linestyle=(0, (4, 3)))
+        axes.text(1.01, even, "even use", color=_GREY, size=7.5, va="center", transform=edge)
+
+    return plot
 
 
-def sequence_histogram(
-    indices: NDArray[Any], codebook_size: int, shown: int = 24, title: str = ""
-) -> Image:
-    """How often each sequence of codes is used, most used first; indices [N, codes]."""
+def sequence_bars(indices: NDArray[Any], codebook_size: int) -> Plot:
+    """The most used sequences of codes, in the colour of their first code; indices [N, codes]."""
     usage = sequence_usage(indices, codebook_size)
-    heading = (
-        f"{usage.unique} different sequences of {usage.possible} in {usage.total} samples, "
-        f"entropy {usage.entropy:.2f} bit"
-    )
-    names = ["".join(_digit(code) for code in row) for row in usage.sequences[:shown]]
-    colours = palette(codebook_size)
-    firsts = [colours[int(row[0])] for row in usage.sequences[:shown]]
-    return _bars(usage.counts[:shown], names, firsts, title, heading)
+
+    def plot(axes: Axes) -> None:
+        axes.set_title(
+            f"{usage.unique:,} of {usage.possible:,} sequences in {usage.total:,} samples, "
+            f"entropy {usage.entropy:.2f} bit"
+        )
+        shown, colours = usage.sequences[:_SHOWN_SEQUENCES], _palette(codebook_size)
+        labels = ["".join(map(_digit, row)) for row in shown]
+        _bars(axes, usage.counts[: len(shown)], labels, [colours[int(row[0])] for row in shown])
+        axes.tick_params("x", rotation=90 if len(shown) > 8 else 0)
+
+    return plot
 
 
-def action_scatter(
-    actions: NDArray[Any],
-    first_code: NDArray[Any],
-    codebook_size: int,
-    dims: tuple[int, int] = (0, 1),
-    title: str = "",
-) -> Image:
-    """Two numbers of the real actions [N, A] as dots, coloured by the first code [N].
+def action_dots(actions: NDArray[Any], first_codes: NDArray[Any], codebook_size: int) -> Plot:
+    """The first two numbers of the real actions [N, A], coloured by the first code [N].
 
     The axes end at the 1st and 99th percentile, so that a few wild actions do not hide the rest;
     those are drawn at the edge.
     """
-    sheet, height, width = _frame(title, f"{len(actions)} actions, numbers {dims[0]} and {dims[1]}")
-    colours = palette(codebook_size)
-    points = np.asarray(actions, np.float64)[:, list(dims)]
-    if len(points):
+    points = np.asarray(actions, np.float64)[:, :2]
+
+    def plot(axes: Axes) -> None:
+        axes.set_title(f"{len(points):,} actions by first code")
+        axes.set_xlabel("action[0]")
+        axes.set_ylabel("action[1]")
+        axes.grid(True)
+        if not len(points):
+            return
         low, high = np.percentile(points, 1, axis=0), np.percentile(points, 99, axis=0)
-        span = np.where(high > low, high - low, 1.0)
-        place = np.clip((points - low) / span, 0, 1)
-        for (x, y), code in zip(place, first_code, strict=True):
-            at = (_LEFT + round(x * (width - 1)), _TOP + round((1 - y) * (height - 1)))
-            cv2.circle(sheet, at, 2, colours[int(code)], -1, cv2.LINE_AA)
-        write(sheet, 2, _TOP + 10, f"{high[1]:.3g}", GREY)
-        write(sheet, 2, _TOP + height, f"{low[1]:.3g}", GREY)
-        write(sheet, _LEFT, _TOP + height + LINE, f"{low[0]:.3g}", GREY)
-        write(sheet, _LEFT + width - 40, _TOP + height + LINE, f"{high[0]:.3g}", GREY)
-    for code, colour in enumerate(colours[:16]):
-        write(sheet, _LEFT + width + 8, _TOP + 12 + code * LINE, f"{code}", colour)
-    return sheet
+        centre, half = (low + high) / 2, np.where(high > low, (high - low) / 2, 1.0)
+        inside = np.clip(points, centre - half, centre + half)
+        colours = _palette(codebook_size)
+        for code in np.unique(first_codes)[:16]:
+            x, y = inside[first_codes == code].T
+            axes.scatter(x, y, s=16, color=colours[int(code)], linewidths=0, alpha=0.85, label=code)
+        axes.set_xlim(centre[0] - 1.06 * half[0], centre[0] + 1.06 * half[0])
+        axes.set_ylim(centre[1] - 1.06 * half[1], centre[1] + 1.06 * half[1])
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), title="code", borderaxespad=0.2)
+
+    return plot
+
+
+def curves(table: Sequence[Mapping[str, float]], names: Sequence[str]) -> Plot:
+    """Numbers of the rows of metrics.csv over their steps."""
+
+    def plot(axes: Axes) -> None:
+        values: list[float] = []
+        for name, colour in zip(names, ("#0969da", "#bc4c00"), strict=True):
+            points = [(r["step"], r[name]) for r in table if math.isfinite(r.get(name, math.nan))]
+            if points:
+                style, mark = "--" if "copy" in name else "-", "o" if len(points) < 40 else ""
+                x, y = zip(*points, strict=True)
+                axes.plot(x, y, style, marker=mark, markersize=2.5, color=colour, label=name)
+                values += y
+        axes.grid(True)
+        axes.set_xlabel("step")
+        if not values:
+            return
+        if min(values) > 0 and max(values) > 20 * min(values):
+            axes.set_yscale("log")
+        axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.98), ncols=2)
+
+    return plot
+
+
+def image_tiles(frames: NDArray[np.uint8], recon: NDArray[np.uint8]) -> Image:
+    """frames [B, 3, 2, H, W] and recon [B, 3, H, W] as one image: rows of t, t+k, prediction."""
+    wide = np.concatenate([frames[:, :, 0], frames[:, :, -1], recon], axis=-1)  # [B, 3, H, 3W]
+    tall = np.concatenate(list(wide), axis=1)  # [3, B*H, 3W]
+    return np.ascontiguousarray(np.moveaxis(tall, 0, -1))
+
+
+def _bars(axes: Axes, counts: NDArray[Any], labels: Sequence[str], colours: Sequence[Any]) -> None:
+    bars = axes.bar(range(len(counts)), counts, 0.78, color=colours)
+    if len(counts) <= 16:
+        axes.bar_label(bars, [f"{count:,}" for count in counts], size=7.5, color=_GREY, padding=2)
+    every = -(-len(counts) // 32)
+    axes.set_xticks(range(0, len(counts), every), labels[::every])
+    axes.set_ylim(0, max(1, int(counts.max(initial=0))) * 1.12)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.grid(axis="y")
+    axes.margins(x=0.02)
+
+
+def _palette(count: int) -> list[Any]:
+    """Colours that are easily told apart, as far as there are such."""
+    if count <= 10:
+        return [matplotlib.colormaps["tab10"](i) for i in range(count)]
+    return [matplotlib.colormaps["turbo"](i / (count - 1)) for i in range(count)]
 
 
 def _digit(code: int) -> str:
@@ -132,34 +291,107 @@ def _digit(code: int) -> str:
     return "0123456789abcdefghijklmnopqrstuvwxyz"[code] if code < 36 else f"<{code}>"
 
 
-def _frame(title: str, heading: str) -> tuple[Image, int, int]:
-    """A sheet with a heading and axes; and the height and width between them."""
-    height, width = _PLOT
-    sheet = blank(_TOP + height + 2 * LINE, _LEFT + width + 40)
-    write(sheet, 4, LINE - 3, title)
-    write(sheet, 4, 2 * LINE - 3, heading, GREY if title else INK)
-    corner = (_LEFT - 1, _TOP + height)
-    cv2.line(sheet, (_LEFT - 1, _TOP), corner, GREY, 1)
-    cv2.line(sheet, corner, (_LEFT + width, _TOP + height), GREY, 1)
-    return sheet, height, width
+# -- the course of a run -------------------------------------------------------------------------
 
 
-def _bars(
-    counts: NDArray[Any],
-    labels: list[str],
-    colours: list[tuple[int, int, int]],
-    title: str,
-    heading: str,
-) -> Image:
-    sheet, height, width = _frame(title, heading)
-    most = max(1, int(counts.max(initial=0)))
-    pitch = width / max(1, len(counts))
-    thin = max(1, round(pitch * 0.8))
-    for i, count in enumerate(counts):
-        left, tall = _LEFT + round(i * pitch), round(int(count) / most * (height - 4))
-        sheet[_TOP + height - tall : _TOP + height, left : left + thin] = colours[i]
-        wide = pitch >= 8 * len(labels[i])  # else every other label, on two lines
-        below = LINE if wide or i % 2 == 0 else 2 * LINE - 3
-        write(sheet, left, _TOP + height + below - 3, labels[i], GREY)
-    write(sheet, 2, _TOP + 10, f"{most}", GREY)
-    return sheet
+def step_folders(folder: Path) -> list[tuple[int, Path]]:
+    """The steps that have pictures, in their order."""
+    found = []
+    for path in folder.glob("step_*"):
+        number = path.name.removeprefix("step_")
+        if number.isdigit() and path.is_dir():
+            found.append((int(number), path))
+    return sorted(found)
+
+
+def progress_strip(folder: str | Path, target: str | Path | None = None, rows: int = 4) -> Path:
+    """Draw how a run has learned, from its folder of pictures, into its progress.png.
+
+    Left: samples of the validation, t and t+k, and the prediction at the first step with pictures,
+    one in the middle and the last. Right: the losses, and below them the error of the prediction
+    and, for comparison, that of a copy of frame t.
+    """
+    folder = Path(folder)
+    steps = [(step, path / SAMPLES) for step, path in step_folders(folder)]
+    steps = [(step, path) for step, path in steps if path.exists()]
+    if not steps:
+        raise UsageError(
+            f"{str(folder)!r} has no pictures of a validation",
+            remedy="Give the folder that ValidationPictures wrote to",
+        )
+    chosen = [steps[i] for i in sorted({0, len(steps) // 2, len(steps) - 1})]
+    images = [(step, _read(path)) for step, path in chosen]
+    last = images[-1][1]
+    size = last.shape[1] // 3
+
+    def column(image: Image, place: int) -> NDArray[np.uint8]:
+        cut = image[: rows * size, place * size : (place + 1) * size]
+        return np.moveaxis(cut.reshape(-1, size, size, 3), -1, 1)
+
+    columns = {"t": column(last, 0), "t+k": column(last, 1)}
+    for step, image in images:
+        if image.shape == last.shape:
+            columns[f"step {step:,}"] = column(image, 2)
+    table = read_rows(folder / METRICS)
+    plots = [curves(table, ("train/loss", "val/loss"))]
+    plots += [curves(table, ("val/recon_mse", "val/copy_mse"))]
+    return save_png(picture("", columns, plots), target or folder / "progress.png")
+
+
+# -- figures and files -----------------------------------------------------------------------------
+
+
+def save_png(image: Image, path: str | Path) -> Path:
+    """Write a picture, and the folders above it; fast rather than as small as possible."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fast = [cv2.IMWRITE_PNG_COMPRESSION, 1]
+    if not cv2.imwrite(str(path), cv2.cvtColor(image, cv2.COLOR_RGB2BGR), fast):
+        raise UsageError(f"the picture {str(path)!r} cannot be written", remedy="End it in .png")
+    return path
+
+
+def _read(path: Path) -> Image:
+    image = cv2.imread(str(path))
+    if image is None:
+        raise UsageError(f"{str(path)!r} is not a readable picture", remedy="Remove it")
+    return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8)
+
+
+def _figure(width: int, height: int) -> Figure:
+    """A white figure of so many pixels; not one of pyplot, which would keep it."""
+    return Figure((width / _DPI, height / _DPI), dpi=_DPI, facecolor="white")
+
+
+def _height(figure: Figure) -> int:
+    return round(figure.get_figheight() * _DPI)
+
+
+def _axes(
+    figure: Figure, left: int, top: int, width: int = _PLOT[0], height: int = _PLOT[1]
+) -> Axes:
+    """Axes at a place in pixels, counted from the upper left corner."""
+    across, down = figure.get_figwidth() * _DPI, _height(figure)
+    box = (left / across, 1 - (top + height) / down, width / across, height / down)
+    return figure.add_axes(box)
+
+
+def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
+    """A line of text with its baseline at (x, y), in pixels from the upper left corner."""
+    across, down = figure.get_figwidth() * _DPI, _height(figure)
+    figure.text(x / across, 1 - y / down, text, parse_math=False, **style)
+
+
+def _tile_size(tiles: Mapping[str, NDArray[np.uint8]] | None) -> tuple[int, int]:
+    """Width and height of a frame in a picture."""
+    if not tiles:
+        return 0, 0
+    height, width = next(iter(tiles.values())).shape[-2:]
+    return round(_TILE * width / max(height, width)), round(_TILE * height / max(height, width))
+
+
+def _tile(figure: Figure, x: int, y: int, frame: NDArray[np.uint8], size: tuple[int, int]) -> None:
+    """A frame [3, H, W]; small ones are enlarged without smoothing, so that pixels are seen."""
+    method = cv2.INTER_NEAREST if size[0] >= frame.shape[-1] else cv2.INTER_AREA
+    image = cv2.resize(np.ascontiguousarray(np.moveaxis(frame, 0, -1)), size, interpolation=method)
+    figure.figimage(image, x, _height(figure) - y - size[1])

@@ -37,7 +37,7 @@ from headrace.recipes.training.checkpoints import LastCheckpoint, WholeCheckpoin
 from headrace.recipes.training.devices import Devices
 from headrace.recipes.training.failures import explained
 from headrace.recipes.training.loggers import WandbChoice, tensorboard_logger, wandb_logger
-from headrace.recipes.training.metrics_file import EveryLoss, MetricsFile
+from headrace.recipes.training.metrics import LossOfEveryStep, MetricsFile
 from headrace.recipes.training.peak import peak_flops
 from headrace.recipes.training.profile import StepProfile, Trace
 from headrace.recipes.training.result import Ended, write_result
@@ -119,7 +119,7 @@ def _train(
     # Callbacks. The profile is first, so that all that others do is no part of a step.
     batch = plan.data.loader.batch_size
     profile = StepProfile(run.profiles)
-    losses = EveryLoss(metrics, logging.every)
+    losses = LossOfEveryStep(metrics, logging.every)
     noted = _Noted(run.path)
     peak = training.peak_flops or (
         peak_flops(torch.cuda.get_device_name()) if devices.cuda else None
@@ -300,10 +300,10 @@ def _more_loggers(plan: LaqRun, run: RunFolder, tell: Any) -> list[Logger]:
 def _pictures_and_average(plan: LaqRun, run: RunFolder) -> list[Callback]:
     """Pictures of validations and an average of the weights, where they are asked for."""
     made: list[Callback] = []
-    if plan.training.ema is not None:
-        made.append(Ema(plan.training.ema))
     if plan.training.pictures and plan.training.val_batches:
         made.append(ValidationPictures(run.visualizations))
+    if plan.training.ema is not None:
+        made.append(Ema(plan.training.ema))
     return made
 
 

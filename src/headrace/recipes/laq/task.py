@@ -10,25 +10,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from headrace.errors import UsageError
 from headrace.outputs.torch import TorchBatch
 from headrace.recipes.laq.config import LaqConfig, TrainingConfig
+from headrace.recipes.laq.ema import Ema
 from headrace.recipes.laq.loss_watch import LossWatch
 from headrace.recipes.laq.model import Laq, LaqOutput
 from headrace.recipes.laq.nsvq import replacement_due
 from headrace.recipes.laq.optimizer import make_optimizer, make_schedule
-
-try:
-    import lightning  # type: ignore[import-not-found,unused-ignore]
-except ModuleNotFoundError as error:
-    if error.name != "lightning":
-        raise
-    raise UsageError(
-        "the training program (headrace.recipes.laq.task) needs lightning, which is not installed",
-        remedy="pip install 'headrace[train]'; Laq itself trains in a plain loop without it",
-    ) from error
 
 __all__ = ["LOG_EVERY", "LaqTask"]
 
@@ -36,21 +27,43 @@ __all__ = ["LOG_EVERY", "LaqTask"]
 LOG_EVERY = 10
 
 
-class _Upkeep(lightning.Callback):  # type: ignore[misc,unused-ignore]
-    """Upkeep of the codebook, after the optimizer's step and never in validation."""
+class _CodebookMaintenance(Callback):
+    """Replaces little-used codes, after the optimizer's step and never in validation.
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The step that a checkpoint was saved at has had its upkeep."""
-        pl_module.keep_up(begins=True)
+    A callback and not a hook of the module, because those of checkpoints run after all other
+    callbacks but before the module's hooks: a resumed run would lack a replacement.
+    """
+
+    def __init__(self) -> None:
+        self._step = 0  # the last one that had its maintenance
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The step that a checkpoint was saved at has had its maintenance."""
+        self._step = trainer.global_step
 
     def on_train_batch_end(
-        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
     ) -> None:
-        """A batch is over, and perhaps a step."""
-        pl_module.keep_up()
+        """Replace codes when it is time, once a step, which may have several batches."""
+        assert isinstance(pl_module, LaqTask)
+        step, model = trainer.global_step, pl_module.model
+        if step == self._step or not replacement_due(step, model.config.replacement):
+            return
+        self._step = step
+        before = model.nsvq.codebook.detach().clone()
+        pl_module.codes_replaced += model.nsvq.replace().replaced
+        replaced = (model.nsvq.codebook != before).any(1)
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, Ema):
+                callback.restart_codes(pl_module, replaced)
 
 
-class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
+class LaqTask(LightningModule):
     """Trains a `Laq` of a config, or of its plain values as a checkpoint has them.
 
     Logs train/... and val/...; see `LossWatch` for losses that are no numbers. `folder` is where
@@ -81,8 +94,7 @@ class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
             self.model.compile_blocks()
         self.folder = folder  #: for the samples of a bad loss
         self._watch: LossWatch | None = None
-        self._replaced = 0  # codes replaced since that was logged
-        self._upkept = 0
+        self.codes_replaced = 0  #: since that was logged
 
     def forward(self, frames: Tensor) -> LaqOutput:
         """frames [B, 3, 2, H, W], uint8 or in [0, 1]."""
@@ -101,20 +113,9 @@ class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
             self.log("train/lr", self._lr(), batch_size=size)
         return output.loss
 
-    def configure_callbacks(self) -> list[Any]:
-        """Upkeep as a callback, because those of checkpoints come last: what they save is kept up.
-
-        A hook of the module would run after them, and a resumed run would lack a replacement.
-        """
-        return [_Upkeep()]
-
-    def keep_up(self, *, begins: bool = False) -> None:
-        """Replace little-used codes when it is time, once after each step of the optimizer."""
-        step = self.global_step
-        due = replacement_due(step, self.model.config.replacement)
-        if due and step != self._upkept and not begins:
-            self._replaced += self.model.nsvq.replace().replaced
-        self._upkept = step  # a step may have several batches
+    def configure_callbacks(self) -> list[Callback]:
+        """The maintenance of the codebook."""
+        return [_CodebookMaintenance()]
 
     def validation_step(self, batch: TorchBatch, _: int) -> dict[str, Any]:
         """The same numbers under val/, and the output (a `LaqOutput`) for whoever draws it."""
@@ -155,8 +156,8 @@ class LaqTask(lightning.LightningModule):  # type: ignore[misc,unused-ignore]
         values[f"{stage}/codebook_used"] = (output.usage > 0).sum().float()
         values[f"{stage}/codebook_min_count"] = output.usage.min().float()
         if stage == "train":
-            values[f"{stage}/codebook_replaced"] = float(self._replaced)
-            self._replaced = 0
+            values[f"{stage}/codebook_replaced"] = float(self.codes_replaced)
+            self.codes_replaced = 0
         return values
 
     def _lr(self) -> float:

@@ -32,6 +32,10 @@ class Teachers:
     dino: nn.Module | None = None
     raft: nn.Module | None = None
 
+    def __deepcopy__(self, _: Any) -> Teachers:
+        """Copies of a model, as an average of its weights needs, share the frozen teachers."""
+        return self
+
     def check(self, config: LaqConfig) -> None:
         """Refuse a config that needs a teacher that is not loaded."""
         if config.features == "dino" and self.dino is None:

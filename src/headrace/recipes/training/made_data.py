@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from headrace import __version__
-from headrace.catalog.location import cache_folder
+from headrace.catalog.manifest import cache_folder
 from headrace.errors import UsageError
 from headrace.testing import synthesize
 

@@ -9,9 +9,11 @@ runs/2026-11-15_12-00-00_laq_debug/
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from headrace.files import atomic_write
 from headrace.measure.machine import machine_facts
 from headrace.measure.runs import new_run, read_object, write_json
 
-__all__ = ["LAST", "Resume", "RunFolder", "find_resume", "global_rank"]
+__all__ = ["LAST", "Resume", "RunFolder", "find_resume", "global_rank", "read_rows", "write_rows"]
 
 LAST = "last.ckpt"
 _STAMP = r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"
@@ -139,3 +141,31 @@ def global_rank() -> int:
         if os.environ.get(key, "").isdigit():
             return int(os.environ[key])
     return 0
+
+
+def read_rows(path: Path) -> list[dict[str, float]]:
+    """The rows of a metrics.csv by step; what is not known of a step is left out.
+
+    So is an incomplete row at the end, which a killed run leaves.
+    """
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    whole = [row for row in rows if (row["step"] or "").isdigit() and None not in row.values()]
+    return [{name: float(value) for name, value in row.items() if value} for row in whole]
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, float]]) -> list[str]:
+    """Replace a metrics.csv; the values of one step become one row. Returns the columns."""
+    merged: dict[int, dict[str, float]] = {}
+    for row in rows:
+        step = int(row["step"])
+        merged.setdefault(step, {}).update({**row, "step": step})
+    columns = ["step", *sorted({name for row in merged.values() for name in row} - {"step"})]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns)
+    writer.writeheader()
+    writer.writerows(merged[step] for step in sorted(merged))
+    atomic_write(path, text.getvalue(), durable=False)
+    return columns

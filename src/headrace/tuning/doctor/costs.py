@@ -15,7 +15,7 @@ from headrace.errors import DataError
 from headrace.loader import Loader
 from headrace.loader.opened import OpenedSource
 from headrace.loader.plan import Sample
-from headrace.tuning.doctor.evidence import SourceCost
+from headrace.measure.evidence import SourceCost
 
 __all__ = ["source_costs"]
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from headrace.catalog.location import candidates
-from headrace.catalog.manifest import read_manifest
+from headrace.catalog.manifest import candidates, read_manifest
 from headrace.config import Mixture
 from headrace.engine.memory import available_memory
 from headrace.engine.slots import slot_bytes
@@ -17,9 +16,9 @@ from headrace.jobs import allowed_cpus
 from headrace.loader import Loader
 from headrace.loader.settings import PREFETCH, Sizes
 from headrace.measure.bench import BenchSettings, bench
+from headrace.measure.evidence import Evidence, run_evidence
 from headrace.measure.job import Job
-from headrace.tuning.doctor.archived import run_evidence
-from headrace.tuning.doctor.evidence import Evidence
+from headrace.measure.runs import read_run
 from headrace.tuning.doctor.limits import with_limits
 from headrace.tuning.doctor.looking import loader_figures
 
@@ -55,7 +54,7 @@ def examine(
                 f"the loader did not run: {result['status']}: {result['cause']}",
                 remedy="`headrace bench` with the same arguments keeps the log",
             )
-        ran = run_evidence(folder)
+        ran = run_evidence(read_run(folder))
     return replace(
         about,
         steps=ran.steps,

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.loader import Loader
+from headrace.measure.evidence import Evidence
 from headrace.measure.limit import decode_limit, storage_limit
 from headrace.tuning.doctor.costs import source_costs
-from headrace.tuning.doctor.evidence import Evidence
 
 __all__ = ["with_limits"]
 

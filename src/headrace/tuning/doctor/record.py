@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -12,17 +11,15 @@ from time import perf_counter
 from typing import Any
 
 from headrace.engine.memory import available_memory
-from headrace.errors import DataError
 from headrace.loader import Loader
+from headrace.measure.evidence import Evidence
 from headrace.measure.machine import machine_facts
 from headrace.measure.process_tree import MemoryWatch
-from headrace.measure.runs import RunWriter, Step, outcome_of, summarise, write_json
-from headrace.tuning.doctor.evidence import Evidence
-from headrace.tuning.doctor.verdict import Verdict
+from headrace.measure.runs import DOCTOR, RunWriter, Step, outcome_of, summarise, write_json
+from headrace.measure.verdict import Verdict
 
-__all__ = ["FILE", "Recording", "read_evidence"]
+__all__ = ["Recording"]
 
-FILE = "doctor.json"
 _LOOK_SECONDS = 1.0  # between two looks at memory, which take at most half a percent of the time
 _PAUSE = 200
 
@@ -64,7 +61,7 @@ class Recording:
         with contextlib.suppress(OSError):
             self._run.close()
         write_json(
-            self._folder / FILE, {"evidence": evidence.to_dict(), "verdict": verdict.to_dict()}
+            self._folder / DOCTOR, {"evidence": evidence.to_dict(), "verdict": verdict.to_dict()}
         )
         if not (self._folder / "result.json").exists():  # else the training program's own
             write_json(self._folder / "result.json", self._result(evidence, loader, error))
@@ -96,20 +93,6 @@ class Recording:
             min_available=self._run.min_available,
         )
         return summarise(self._folder, request, outcome, limit)
-
-
-def read_evidence(folder: Path) -> Evidence | None:
-    """What a doctor has left in a run folder; None if there was none."""
-    try:
-        return Evidence.from_dict(json.loads((folder / FILE).read_text())["evidence"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(
-            f"{FILE} cannot be read ({error})",
-            file=str(folder / FILE),
-            remedy="Remove it: the rest of the run is then examined",
-        ) from None
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:

@@ -17,13 +17,10 @@ from typing import Any
 
 from headrace.errors import UsageError
 from headrace.measure.accelerator import finish
-from headrace.measure.report.quantities import amount, seconds, share
-from headrace.measure.runs import write_json
-from headrace.tuning.doctor.evidence import Evidence
-from headrace.tuning.doctor.record import FILE
-from headrace.tuning.doctor.rules import give_verdict
-from headrace.tuning.doctor.text import verdict_text
-from headrace.tuning.doctor.verdict import Verdict
+from headrace.measure.evidence import Evidence
+from headrace.measure.quantities import amount
+from headrace.measure.runs import DOCTOR, write_json
+from headrace.measure.verdict import Verdict, could_be_data, give_verdict, verdict_text
 from headrace.tuning.doctor.watch import Doctor
 
 __all__ = ["StepExamination", "examine_step"]
@@ -63,28 +60,7 @@ class StepExamination:
 
     def could_be_data(self, mfu: float) -> str:
         """Whether this model's MFU could fall to that for want of data, in a sentence."""
-        e = self.evidence
-        perfect, step, rate = e.mfu_with_perfect_data, e.bound_s, e.loader_alone
-        if perfect is None or step is None or not rate or not e.batch_size:
-            return "Not known: give flops_per_step and peak_flops, and let the loader run alone."
-        if not 0 < mfu < 1:
-            raise UsageError(f"mfu is {mfu}", remedy="Give a share, such as 0.15")
-        if mfu >= perfect:
-            return (
-                f"No: with perfect data this step reaches {share(perfect, 1)}, which is no more "
-                f"than {share(mfu, 1)}."
-            )
-        wait = step * (perfect / mfu - 1)
-        alone = e.batch_size / rate
-        numbers = (
-            f"{share(mfu, 1)} instead of {share(perfect, 1)} would take {seconds(wait)} of waiting "
-            f"a step, and this loader makes a batch in {seconds(alone)}"
-        )
-        if alone >= wait + step:
-            return f"Yes: {numbers}, even beside the step."
-        if alone >= wait:
-            return f"Only if it does not work ahead: {numbers}."
-        return f"No: {numbers}, even if it never worked ahead."
+        return could_be_data(self.evidence, mfu)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -167,7 +143,7 @@ def examine_step(
     evidence = replace(doctor.evidence(), loader_alone=rate)
     found = StepExamination(evidence, give_verdict(evidence), tokens)
     if folder := run or os.environ.get("HEADRACE_RUN"):
-        write_json(Path(folder) / FILE, found.to_dict())
+        write_json(Path(folder) / DOCTOR, found.to_dict())
     return found
 
 

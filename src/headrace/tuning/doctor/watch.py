@@ -15,15 +15,12 @@ from typing import Any, Literal, Self, TypeVar
 from headrace.errors import HeadraceError, UsageError
 from headrace.loader import Batch, Loader
 from headrace.measure.accelerator import finish
+from headrace.measure.evidence import STARVED, Evidence
 from headrace.measure.runs import StepClock, source_counts
-from headrace.measure.starvation import STARVED
-from headrace.tuning.doctor.evidence import Evidence
+from headrace.measure.verdict import Verdict, give_verdict, verdict_text
 from headrace.tuning.doctor.limits import with_limits
 from headrace.tuning.doctor.looking import Looks, copy_figures, loader_figures
 from headrace.tuning.doctor.record import Recording
-from headrace.tuning.doctor.rules import give_verdict
-from headrace.tuning.doctor.text import verdict_text
-from headrace.tuning.doctor.verdict import Verdict
 
 __all__ = ["Doctor"]
 

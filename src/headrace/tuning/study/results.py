@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from headrace.measure.report.quantities import amount, megabytes, seconds, share
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.runs import Status
 from headrace.tuning.study.document import Study
 from headrace.tuning.study.trial import FIGURES, Attempt, Trial

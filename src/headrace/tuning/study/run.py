@@ -14,7 +14,7 @@ from headrace.files import atomic_write
 from headrace.jobs import allowed_cpus
 from headrace.measure import theme
 from headrace.measure.machine import machine_facts
-from headrace.measure.report.quantities import amount, megabytes, seconds, share
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.runs import write_json
 from headrace.tuning.study.document import Study, plan
 from headrace.tuning.study.ledger import RunFolder, Tell

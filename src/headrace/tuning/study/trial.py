@@ -19,13 +19,13 @@ from headrace.measure.bench.run import begin, conversion_folder, convert, run_on
 from headrace.measure.bench.settings import BenchSettings
 from headrace.measure.bench.supervise import Sight, supervise_command
 from headrace.measure.bench.watched import GRACE_SECONDS, Look
+from headrace.measure.columns import finite
 from headrace.measure.job import Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.runs import (
     Outcome,
     RunReader,
     Status,
-    finite,
     new_run,
     summarise,
     write_json,

@@ -1,7 +1,7 @@
-"""The original system as a backend: TFDS and tf.data, with the knobs its users turned.
+"""The original system as a backend: TFDS and tf.data, with the options its users tuned.
 
-It is how one checks headrace's claims on one's own data, and how the users' findings are seen
-again. `options.py` has the knobs; nothing but opening it imports TensorFlow.
+With it one can check headrace's claims on one's own data and reproduce what the users found.
+TensorFlow is imported when it is opened.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from typing import Any
 
 from headrace.measure.baselines.baseline import Baseline
 from headrace.measure.baselines.tfdata.batches import TfdataBatches
-from headrace.measure.baselines.tfdata.options import Options
-from headrace.measure.baselines.tfdata.space import tfdata_knobs
+from headrace.measure.baselines.tfdata.options import Options, tfdata_knobs
 from headrace.measure.job import Job
 
 __all__ = ["BASELINE"]

@@ -1,4 +1,4 @@
-"""Pipelines at work: batches of the contract from a job."""
+"""The pipelines of a job at work: batches as every backend delivers them."""
 
 from __future__ import annotations
 
@@ -7,40 +7,38 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace.config import Mixture
-from headrace.errors import DataError, SplitError, UsageError
-from headrace.jobs import allowed_cpus
+from headrace.errors import DataError, SplitError
 from headrace.loader import Batch
-from headrace.measure.baselines.tfdata.described import describe, shares
-from headrace.measure.baselines.tfdata.mixing import batches, mixed, with_options
+from headrace.measure.baselines.baseline import job_settings
 from headrace.measure.baselines.tfdata.options import Options
-from headrace.measure.baselines.tfdata.python_mixing import PythonMixer
-from headrace.measure.baselines.tfdata.samples import Shape
-from headrace.measure.baselines.tfdata.source import source_dataset
+from headrace.measure.baselines.tfdata.sources import Shape, describe, shares
 from headrace.measure.job import Job
 
 __all__ = ["TfdataBatches"]
 
-_MODES = {"dataset_only": "dataset"}  # as the original called it
+if TYPE_CHECKING:  # it imports TensorFlow
+    from headrace.measure.baselines.tfdata.pipeline import PythonMixer
 
 
 class TfdataBatches:
     """Batches of a job, without end; with `repeat=False` one pass over every source."""
 
     def __init__(self, job: Job, *, repeat: bool = True) -> None:
-        options = Options.from_values(job.options).for_cpus(job.threads or allowed_cpus())
-        self.options = options
+        self._cpus = job_settings(job).threads
+        self.options = options = Options.from_values(job.options).for_cpus(self._cpus)
         self._job, self._repeat = job, repeat
-        mode = _checked_mode(job, options)
-        self._described = describe(job.mixture, options)
-        self.names = tuple(each.name for each in self._described)
-        self.shares = shares(self._described)
+        self._sources = describe(job.mixture, options)
+        self.names = tuple(each.name for each in self._sources)
+        self.shares = shares(self._sources)
         _start_tensorflow()
-        self._shape = Shape.of(self._described, job.image_size, mode, job.seed)
+        mode = options.metadata.mode or job.metadata
+        mode = "dataset" if mode == "dataset_only" else mode  # as the original called it
+        self._shape = Shape.of(self._sources, job.image_size, mode, job.seed)
         self._datasets: Any = None
         self._iterator: Iterator[dict[str, Any]] | None = None
         self._mixer: PythonMixer | None = None
@@ -54,9 +52,9 @@ class TfdataBatches:
         return self._batches(self._turn)
 
     def validation(self, batches: int) -> Iterator[Batch]:
-        """Batches of a second set of pipelines over the validation splits, as its users have it.
+        """Batches of a second set of pipelines over the validation splits, as its users do it.
 
-        It is made when validation begins and dropped when it ends.
+        They are built when validation begins and dropped when it ends.
         """
         second = TfdataBatches(replace(self._job, mixture=_validation_mixture(self._job.mixture)))
         try:
@@ -68,7 +66,7 @@ class TfdataBatches:
         """Threads of tf.data are those of its pool; a source's own are not counted."""
         pool = self.options.mixing.per_dataset_private_threadpool_size
         return {
-            "threads": pool or self._job.threads or allowed_cpus(),
+            "threads": pool or self._cpus,
             "processes": [],
             "python_threads": self._mixer.threads if self._mixer else 0,
             "asked": dict(zip(self.names, self.shares, strict=True)),
@@ -81,22 +79,24 @@ class TfdataBatches:
         self._datasets = None
 
     def _start(self) -> Iterator[dict[str, Any]]:
+        from headrace.measure.baselines.tfdata import pipeline
+
         options, job = self.options, self._job
         if self._datasets is None:
             self._datasets = [
-                source_dataset(
+                pipeline.source_dataset(
                     each,
                     number,
                     options,
                     self._shape,
-                    sources=len(self._described),
+                    sources=len(self._sources),
                     repeat=self._repeat,
                 )
-                for number, each in enumerate(self._described)
+                for number, each in enumerate(self._sources)
             ]
         if options.mixing.strategy == "python":
-            self._mixer = PythonMixer(
-                [with_options(each, options, job.threads) for each in self._datasets],
+            self._mixer = pipeline.PythonMixer(
+                [pipeline.with_options(each, options, job.threads) for each in self._datasets],
                 self.shares,
                 options,
                 self._shape,
@@ -104,9 +104,9 @@ class TfdataBatches:
                 whole=self._repeat,
             )
             return self._mixer
-        stream = mixed(self._datasets, self.shares, options, self._shape.seed)
-        stream = batches(stream, options, self._shape, job.batch_size, whole=self._repeat)
-        found: Iterator[dict[str, Any]] = with_options(
+        stream = pipeline.mixed(self._datasets, self.shares, options, self._shape.seed)
+        stream = pipeline.batches(stream, options, self._shape, job.batch_size, whole=self._repeat)
+        found: Iterator[dict[str, Any]] = pipeline.with_options(
             stream, options, job.threads
         ).as_numpy_iterator()
         return found
@@ -115,8 +115,8 @@ class TfdataBatches:
         self._turn += 1
         if self._mixer is not None:
             self._mixer.close()
-        # tf.data ends the threads of a pipeline when its iterator is collected: nobody else may
-        # have a reference to it.
+        # tf.data ends the threads of a pipeline when its iterator is collected: there must be no
+        # other reference to it.
         self._iterator = self._mixer = None
 
     def _batches(self, turn: int) -> Iterator[Batch]:
@@ -124,7 +124,7 @@ class TfdataBatches:
             try:
                 columns = next(self._iterator, None)
             except Exception as error:
-                raise _as_ours(error) from error
+                raise _our_error(error) from error
             if columns is None:
                 return
             yield self._batch(columns)
@@ -157,19 +157,8 @@ def _validation_mixture(mixture: Mixture) -> Mixture:
     return replace(mixture, sources=sources)
 
 
-def _checked_mode(job: Job, options: Options) -> str:
-    """What goes with the frames, after a look at the job itself."""
-    for name, value in (("batch_size", job.batch_size), ("image_size", job.image_size)):
-        if value < 1:
-            raise UsageError(f"{name} is {value}", remedy="Give a number from 1 upwards")
-    mode = options.metadata.mode or job.metadata
-    if mode not in ("none", "dataset", "dataset_only", "full"):
-        raise UsageError(f"metadata is {mode!r}", remedy="Give none, dataset or full")
-    return _MODES.get(mode, mode)
-
-
-def _as_ours(error: Exception) -> Exception:
-    """An error of TensorFlow's as one that says what to do; any other as it is."""
+def _our_error(error: Exception) -> Exception:
+    """An error of TensorFlow as one that says what to do; any other as it is."""
     import tensorflow as tf
 
     if not isinstance(error, tf.errors.OpError):
@@ -181,9 +170,9 @@ def _as_ours(error: Exception) -> Exception:
 
 
 def _start_tensorflow() -> None:
-    """TensorFlow without a hold on the GPU, which is the training's."""
+    """Import TensorFlow without the GPU, which belongs to the training."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     import tensorflow as tf
 
-    with contextlib.suppress(RuntimeError):  # someone has used it before
+    with contextlib.suppress(RuntimeError):  # it has been used already
         tf.config.set_visible_devices([], "GPU")

@@ -1,14 +1,17 @@
-"""Episodes of one source as TFDS reads them: a dict of the tensors that samples are made of."""
+"""Episodes of one source as TFDS reads them, as the tensors that samples are made of."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
+import tensorflow as tf
+import tensorflow_datasets as tfds
+
 from headrace.formats.features import STEPS, Field
-from headrace.measure.baselines.tfdata.described import Described
-from headrace.measure.baselines.tfdata.nesting import get, path_of, put
 from headrace.measure.baselines.tfdata.options import Options
+from headrace.measure.baselines.tfdata.sources import SourceSpec
 
 __all__ = ["EpisodeReader"]
 
@@ -18,9 +21,7 @@ _ALL_STEPS = 1 << 40  # more than any episode has: a batch of it is the episode
 class EpisodeReader:
     """Reads a source's split and turns what TFDS gives into plain tensors."""
 
-    def __init__(self, source: Described, options: Options, sources: int, *, full: bool) -> None:
-        import tensorflow_datasets as tfds
-
+    def __init__(self, source: SourceSpec, options: Options, sources: int, *, full: bool) -> None:
         self._source, self._options, self._full = source, options, full
         self._sources = sources
         self._builder = tfds.builder_from_directory(source.folder)
@@ -41,14 +42,12 @@ class EpisodeReader:
 
     def dataset(self, *, shuffle_files: bool, seed: int) -> Any:
         """The episodes of the split, one pass, as TFDS gives them."""
-        import tensorflow_datasets as tfds
-
         read = self._options.tfds_read
         shards = self._options.calls_per_source(read.interleave_parallelism, self._sources)
         config = tfds.ReadConfig(
             add_tfds_id=True,
-            # A dataset that fits into memory would be kept there after the first pass, and the
-            # measured rate would be that of no dataset one trains on.
+            # A dataset that fits into memory would be kept there after the first pass, unlike
+            # those that one trains on.
             try_autocache=False,
             skip_prefetch=True,
             enable_ordering_guard=False,
@@ -72,10 +71,10 @@ class EpisodeReader:
 
     def steps(self, episode: Any) -> dict[str, Any]:
         """The fields of all steps that samples need, by their keys, where steps came undecoded."""
-        found = {field.key: get(episode[STEPS], self._path(field)) for field in self._fields}
+        found = {field.key: _get(episode[STEPS], self._path(field)) for field in self._fields}
         for field in self._fields[1:]:
             if field.encoding:  # what TFDS would have undone, had it not been told to skip steps
-                feature = get(self._features[STEPS].feature, self._path(field))
+                feature = _get(self._features[STEPS].feature, self._path(field))
                 found[field.key] = feature.decode_batch_example(found[field.key])
         return found
 
@@ -83,15 +82,13 @@ class EpisodeReader:
         """The same as a dataset of one element, where TFDS decodes step by step."""
         # Other fields may be of different shapes from step to step: they do not go into a tensor.
         chosen = episode[STEPS].map(
-            lambda step: {field.key: get(step, self._path(field)) for field in self._fields}
+            lambda step: {field.key: _get(step, self._path(field)) for field in self._fields}
         )
         # `take` keeps tf.data from fusing map and batch, which would map so many steps.
         return chosen.take(_ALL_STEPS).batch(_ALL_STEPS)
 
     def tensors(self, episode: Any, steps: dict[str, Any]) -> dict[str, Any]:
         """Frames, numbers and texts of all steps, and what the episode says of itself."""
-        import tensorflow as tf
-
         source = self._source
         frames = steps[source.camera.key]
         found = {"frames": frames}
@@ -107,31 +104,27 @@ class EpisodeReader:
             found["language"] = values if source.language.is_string else _as_text(values)
         found["robot"] = tf.constant("")
         if source.robot:
-            found["robot"] = get(episode, path_of(self._features, source.robot))
+            found["robot"] = _get(episode, _path_of(self._features, source.robot))
         found["episode_id"] = self._episode_id(episode["tfds_id"])
         return found
 
     def _path(self, field: Field) -> tuple[str, ...]:
         """Where a step's field lies below `steps`."""
-        return path_of(self._features[STEPS].feature, field.name)
+        return _path_of(self._features[STEPS].feature, field.name)
 
     def _episode_id(self, tfds_id: Any) -> Any:
         """TFDS's `file__record` as the loader's number: shard << 32 | record."""
-        import tensorflow as tf
-
         file = tf.strings.regex_replace(tfds_id, r"__\d+$", "")
         record = tf.strings.to_number(tf.strings.regex_replace(tfds_id, r"^.*__", ""), tf.int64)
         shard = tf.where(tf.equal(tf.constant(self._shards), file))[0, 0]
         return shard * (1 << 32) + record
 
     def _decoders(self) -> Any:
-        import tensorflow_datasets as tfds
-
         read, skip = self._options.tfds_read, tfds.decode.SkipDecoding()
         decoders: Any = {STEPS: skip}
         if not read.skip_steps_decoding:
             camera = (STEPS, *self._path(self._source.camera))
-            decoders = None if self.gives_pixels else put({}, camera, skip)
+            decoders = None if self.gives_pixels else _put({}, camera, skip)
         if not read.only_needed_fields:
             return decoders
         features = self._needed_features()
@@ -145,23 +138,55 @@ class EpisodeReader:
 
     def _needed_features(self) -> Any:
         """The features that samples are made of, in TFDS's terms."""
-        import tensorflow_datasets as tfds
-
         source, inner = self._source, self._features[STEPS].feature
         steps: dict[str, Any] = {}
         for field in self._fields:
-            put(steps, self._path(field), get(inner, self._path(field)))
+            _put(steps, self._path(field), _get(inner, self._path(field)))
         needed: dict[str, Any] = {STEPS: tfds.features.Dataset(steps)}
         if self._full and source.robot:
-            path = path_of(self._features, source.robot)
-            put(needed, path, get(self._features, path))
+            path = _path_of(self._features, source.robot)
+            _put(needed, path, _get(self._features, path))
         return tfds.features.FeaturesDict(needed)
 
 
 def _as_text(codes: Any) -> Any:
     """Unicode code points of every step as UTF-8; zeros are padding."""
-    import tensorflow as tf
-
     codes = tf.cast(codes, tf.int32)
     known = tf.ragged.boolean_mask(codes, (codes > 0) & (codes < 0x110000))
     return tf.strings.unicode_encode(known, "UTF-8", errors="replace")
+
+
+def _path_of(features: Any, key: str) -> tuple[str, ...]:
+    """The path of a flattened key in TFDS's nested features, whose names may contain slashes.
+
+    >>> _path_of({"a": {"b/c": 1, "b": {"d": 2}}}, "a/b/c")
+    ('a', 'b/c')
+    """
+    for name in features:
+        if name == key:
+            return (name,)
+        if key.startswith(f"{name}/") and hasattr(features[name], "keys"):
+            try:
+                return (name, *_path_of(features[name], key[len(name) + 1 :]))
+            except KeyError:
+                continue
+    raise KeyError(key)
+
+
+def _get(tree: Any, path: Sequence[str]) -> Any:
+    for name in path:
+        tree = tree[name]
+    return tree
+
+
+def _put(tree: dict[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Place a value at a path; the tree itself.
+
+    >>> _put({"a": {"b": 1}}, ["a", "c"], 2)
+    {'a': {'b': 1, 'c': 2}}
+    """
+    inner = tree
+    for name in path[:-1]:
+        inner = inner.setdefault(name, {})
+    inner[path[-1]] = value
+    return tree

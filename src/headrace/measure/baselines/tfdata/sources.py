@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.catalog.registry import known_dataset
 from headrace.catalog.source import find_roles
 from headrace.config import Mixture, Source
+from headrace.config.registry import known_dataset
 from headrace.decoding.frame import check_camera
 from headrace.errors import HeadraceError, SelectionError, UsageError
 from headrace.formats.features import Field, parse_features
@@ -28,11 +28,11 @@ from headrace.measure.baselines.tfdata.options import Options
 from headrace.reading.local import shared_files
 from headrace.sampling.sampler import resolve_weights
 
-__all__ = ["Described", "Numbers", "describe", "shares"]
+__all__ = ["NumberField", "Shape", "SourceSpec", "describe", "shares"]
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class NumberField:
     """A float tensor of a step."""
 
     field: Field
@@ -40,7 +40,7 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class SourceSpec:
     """One source for TFDS."""
 
     name: str
@@ -49,8 +49,8 @@ class Described:
     offsets: tuple[int, ...]  #: steps of the frames after a window's start
     k: int  #: the last of them
     camera: Field
-    action: Numbers | None
-    state: Numbers | None
+    action: NumberField | None
+    state: NumberField | None
     language: Field | None
     robot: str | None  #: episode field that names it
     weight: float | None  #: as the mixture gives it
@@ -59,7 +59,29 @@ class Described:
     shards: tuple[str, ...]  #: file names in the order of episode ids; none: as TFDS lists them
 
 
-def describe(mixture: Mixture, options: Options) -> list[Described]:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What all samples of a mixture have in common."""
+
+    size: tuple[int, int]  #: height and width of frames
+    metadata: str  #: none, dataset or full
+    action: int  #: width of actions, that of the widest source
+    state: int  #: width of states
+    seed: int
+
+    @staticmethod
+    def of(specs: Sequence[SourceSpec], size: int, metadata: str, seed: int) -> Shape:
+        """As these sources need it."""
+        return Shape(
+            size=(size, size),
+            metadata=metadata,
+            action=max((each.action.width for each in specs if each.action), default=0),
+            state=max((each.state.width for each in specs if each.state), default=0),
+            seed=seed % (1 << 31),  # what all of TensorFlow's random operations take
+        )
+
+
+def describe(mixture: Mixture, options: Options) -> list[SourceSpec]:
     """All sources whose weight is not 0 or less, in the mixture's order."""
     remote = {
         source.name: address
@@ -74,8 +96,8 @@ def describe(mixture: Mixture, options: Options) -> list[Described]:
     for source in mixture.active:
         if source.name in remote:
             found[source.name] = _of_address(source, remote[source.name], options)
-    described = [found[source.name] for source in mixture.active]
-    for each in described:
+    specs = [found[source.name] for source in mixture.active]
+    for each in specs:
         try:
             check_camera(each.camera.shape[-1], each.camera.dtype)
         except HeadraceError as error:
@@ -86,15 +108,15 @@ def describe(mixture: Mixture, options: Options) -> list[Described]:
                 remedy="Give this source a smaller offset, another split, or weight 0.",
                 dataset=each.name,
             )
-    return described
+    return specs
 
 
-def shares(described: Sequence[Described]) -> list[float]:
+def shares(specs: Sequence[SourceSpec]) -> list[float]:
     """Each source's share of the draws."""
     return resolve_weights(
-        [each.weight for each in described],
-        [each.samples for each in described],
-        [each.name for each in described],
+        [each.weight for each in specs],
+        [each.samples for each in specs],
+        [each.name for each in specs],
     )
 
 
@@ -107,11 +129,11 @@ def _remote_address(mixture: Mixture, source: Source, options: Options) -> str |
 
 
 def _per_episode(source: Source | OpenedSource, options: Options) -> int:
-    asked = options.sampling.samples_per_episode
-    return source.samples_per_episode if asked is None else asked
+    requested = options.sampling.samples_per_episode
+    return source.samples_per_episode if requested is None else requested
 
 
-def _of_catalog(source: OpenedSource, options: Options) -> Described:
+def _of_catalog(source: OpenedSource, options: Options) -> SourceSpec:
     catalog = source.catalog
     known = catalog.roles.known
     try:
@@ -121,15 +143,15 @@ def _of_catalog(source: OpenedSource, options: Options) -> Described:
     per_episode = _per_episode(source, options)
     items = source.items(episodes, all_pairs=True)
     samples = items.length if not per_episode else per_episode * int((items.counts > 0).sum())
-    return Described(
+    return SourceSpec(
         name=source.name,
         folder=str(catalog.path),
         split=source.split,
         offsets=source.offsets,
         k=source.k,
         camera=source.camera,
-        action=Numbers(source.action.field, source.action.dim) if source.action else None,
-        state=Numbers(source.state.field, source.state.dim) if source.state else None,
+        action=NumberField(source.action.field, source.action.dim) if source.action else None,
+        state=NumberField(source.state.field, source.state.dim) if source.state else None,
         language=source.language.field if source.language else None,
         robot=known.robot if known and source.robot else None,
         weight=source.asked,
@@ -139,8 +161,8 @@ def _of_catalog(source: OpenedSource, options: Options) -> Described:
     )
 
 
-def _of_address(source: Source, address: str, options: Options) -> Described:
-    """From the published metadata alone: there is no catalog, and the number of pairs is known only
+def _of_address(source: Source, address: str, options: Options) -> SourceSpec:
+    """From the published metadata alone: without a catalog the number of pairs is known only
     roughly, which matters for proportional weights."""
     import tensorflow as tf
 
@@ -167,15 +189,15 @@ def _of_address(source: Source, address: str, options: Options) -> Described:
     k = window_steps(source, roles)
     action = number_width(roles.action, known.action_dim)
     state = number_width(roles.state, known.state_dim)
-    return Described(
+    return SourceSpec(
         name=source.name,
         folder=address,
         split=source.split,
         offsets=WindowSpec().offsets(k),
         k=k,
         camera=roles.camera,
-        action=Numbers(roles.action, action) if roles.action and action else None,
-        state=Numbers(roles.state, state) if roles.state and state else None,
+        action=NumberField(roles.action, action) if roles.action and action else None,
+        state=NumberField(roles.state, state) if roles.state and state else None,
         language=roles.language,
         robot=known.robot,
         weight=source.weight,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import struct
 
 import cv2
@@ -11,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.decoding import header as module
 from headrace.decoding.header import ImageHeader, read_header
 from headrace.errors import ImageError
 
@@ -51,7 +49,7 @@ def test_a_png_tells_its_size(colour: int, bits: int, channels: int) -> None:
     assert read_header(data) == ImageHeader("png", 5, 7, channels, bits)
 
 
-def test_metadata_before_the_frame_header_are_hopped_over() -> None:
+def test_metadata_before_the_frame_header_is_skipped() -> None:
     thumbnail = b"Exif\0\0" + JPEG  # a thumbnail has a frame header of its own
     segment = b"\xff\xe1" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
     data = JPEG[:2] + segment + b"\xff\xff\xff" + sof(height=9)[3:]
@@ -59,41 +57,41 @@ def test_metadata_before_the_frame_header_are_hopped_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "message"),
+    ("data", "value"),
     [
-        (b"", "0 bytes that begin with nothing"),
-        (b"hello", "neither JPEG nor PNG: 5 bytes that begin with 68 65 6c 6c 6f"),
-        (b"GIF89a..........", "GIF images are not supported"),
-        (b"BM..............", "BMP images are not supported"),
-        (b"RIFF\0\0\0\0WEBPVP8 ", "WebP images are not supported"),
-        (b"II*\0............", "TIFF images are not supported"),
-        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000 images are not supported"),
-        (PNG, "PNG ends inside its header, after 8 bytes"),
-        (ihdr()[:-1], "PNG ends inside its header, after 28 bytes"),
-        (ihdr().replace(b"IHDR", b"IDAT"), "does not begin with an IHDR"),
-        (ihdr(width=0), "impossible size of 5 x 0"),
-        (ihdr(height=1_000_001), "impossible size of 1000001 x 7"),
+        (b"", "0 bytes"),
+        (b"hello", "5 bytes that begin with 68 65 6c 6c 6f"),
+        (b"GIF89a..........", "GIF"),
+        (b"BM..............", "BMP"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "WebP"),
+        (b"II*\0............", "TIFF"),
+        (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG 2000"),
+        (PNG, "after 8 bytes"),
+        (ihdr()[:-1], "after 28 bytes"),
+        (ihdr().replace(b"IHDR", b"IDAT"), "IHDR"),
+        (ihdr(width=0), "5 x 0"),
+        (ihdr(height=1_000_001), "1000001 x 7"),
         (ihdr(bits=3), "colour type 2 with 3 bits"),
         (ihdr(colour=5), "colour type 5 with 8 bits"),
         (ihdr(last=b"\0\0\2"), "interlace 2"),
-        (JPEG[:4], "JPEG ends inside its header, after 4 bytes"),
-        (JPEG[: SOF_AT + 10], "JPEG ends inside its header"),
+        (JPEG[:4], "after 4 bytes"),
+        (JPEG[: SOF_AT + 10], f"after {SOF_AT + 10} bytes"),
         (JPEG[:SOF_AT] + b"\1" + JPEG[SOF_AT:], f"0x01 instead of a marker at byte {SOF_AT}"),
-        (b"\xff\xd8\xff\xd9", "without a frame header"),
+        (b"\xff\xd8\xff\xd9", "frame header"),
         (b"\xff\xd8\xff\xd8\xff", "marker 0xd8 out of place at byte 3"),
         (b"\xff\xd8\xff\xe0\0\1", "segment 0xe0 of length 1 at byte 4"),
         (b"\xff\xd8\xff\xc0\0\4\x08\0", "frame header of 2 bytes"),
-        (sof(marker=0xC9), "process SOF9 with 8 bits is not supported"),
-        (sof(marker=0xC3), "process SOF3 with 8 bits is not supported"),
-        (sof(bits=12), "process SOF0 with 12 bits is not supported"),
+        (sof(marker=0xC9), "SOF9 with 8 bits"),
+        (sof(marker=0xC3), "SOF3 with 8 bits"),
+        (sof(bits=12), "SOF0 with 12 bits"),
         (sof(height=0), "size of 0 x 7 with 3 components"),
         (sof(parts=2), "size of 5 x 7 with 2 components"),
     ],
 )
-def test_what_is_no_image_says_why(data: bytes, message: str) -> None:
+def test_the_error_names_what_is_wrong_with_the_header(data: bytes, value: str) -> None:
     with pytest.raises(ImageError) as caught:
         read_header(data)
-    assert message in str(caught.value)
+    assert value in str(caught.value)
 
 
 @settings(max_examples=500, deadline=None)
@@ -119,7 +117,3 @@ def test_a_header_is_read_from_any_beginning_that_holds_it_and_from_no_shorter_o
         except ImageError:
             outcomes.append(False)
     assert outcomes == sorted(outcomes)
-
-
-def test_the_example_in_the_docstring_holds() -> None:
-    assert doctest.testmod(module).failed == 0

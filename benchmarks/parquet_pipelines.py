@@ -1,7 +1,7 @@
-"""Who runs in `parquet.py`: each is a function that gives endless batches, or a rate by itself.
+"""The pipelines that `parquet.py` compares: each gives endless batches, or a rate by itself.
 
-`python benchmarks/parquet_rivals.py NAME DATA ...` runs one in a process of its own and prints
-what it measured as JSON. Threads and processes are as many as there are CPUs, for everyone.
+`python benchmarks/parquet_pipelines.py NAME DATA ...` runs one in a process of its own and prints
+what it measured as JSON. All use as many threads or processes as there are CPUs.
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ def columns_folder(data: Path) -> Path:
 
 # -- one of them, measured -----------------------------------------------------------------------
 
-RIVALS: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]] = {
+PIPELINES: dict[str, tuple[str, Callable[..., Any], dict[str, Any]]] = {
     "exact": ("headrace, exact shuffle", loader, {}),
     "local": ("headrace, local shuffle", loader, {"shuffle": "local"}),
     "local_memory": ("the same without a store", loader, {"shuffle": "local", "store": False}),
@@ -284,7 +284,7 @@ def measure(
     name: str, data: Path, batch: int, seconds: float, warm: float, most: float
 ) -> dict[str, Any]:
     """First batch, then windows/s after a warm-up."""
-    _, make, options = RIVALS[name]
+    _, make, options = PIPELINES[name]
     started = time.perf_counter()
     if make is limit:
         return limit(data, batch, seconds, **options)
@@ -321,7 +321,7 @@ def fill(data: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=[*RIVALS, "fill", "columns"])
+    parser.add_argument("name", choices=[*PIPELINES, "fill", "columns"])
     parser.add_argument("data", type=Path)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--seconds", type=float, default=5)

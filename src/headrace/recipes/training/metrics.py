@@ -1,9 +1,8 @@
-"""metrics.csv: a row a step, which a resumed run goes on with; the loss of every step is in it."""
+"""metrics.csv: a row a step, continued by a resumed run; it has the loss of every step."""
 
 from __future__ import annotations
 
 import csv
-import os
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,20 +12,20 @@ from typing import Any
 import torch
 from lightning.pytorch.loggers import Logger
 
-from headrace.outputs.lightning.callbacks.reporting import checked_interval
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 from headrace.outputs.lightning.progress import logged_step
+from headrace.recipes.training.run_folder import read_rows, write_rows
 
-__all__ = ["EveryLoss", "MetricsFile"]
+__all__ = ["LossOfEveryStep", "MetricsFile"]
 
-_WRITE_SECONDS = 2.0  # whoever kills a run loses so much, but nothing before a checkpoint
+_WRITE_SECONDS = 2.0  # lost when a run is killed, but nothing before a checkpoint
 
 
 class MetricsFile(Logger):
     """The logger behind metrics.csv.
 
-    Lightning's own deletes the file of the run that is resumed. This one keeps the rows before
-    `first_step`, where the checkpoint was, and writes anew what comes after.
+    Lightning's own logger deletes the file of the run that is resumed. This one keeps the rows
+    before `first_step`, where the checkpoint was, and replaces what came after.
     """
 
     def __init__(self, folder: Path, *, first_step: int = 0, write: bool = True) -> None:
@@ -34,29 +33,29 @@ class MetricsFile(Logger):
         self._folder, self._file, self._write = folder, folder / "metrics.csv", write
         self._first = first_step
         self._rows: dict[int, dict[str, Any]] = {}
-        self._columns: list[str] = []  # none: nothing was written yet
+        self._columns: list[str] = []  # empty: nothing was written yet
         self._written = monotonic()
 
     @property
     def name(self) -> str:
-        """Lightning asks."""
+        """Required by Lightning."""
         return "metrics"
 
     @property
     def version(self) -> str:
-        """Lightning asks."""
+        """Required by Lightning."""
         return ""
 
     @property
     def save_dir(self) -> str:
-        """The run's folder, which is the trainer's log folder then."""
+        """The run's folder, which makes it the trainer's log folder."""
         return str(self._folder)
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *_: Any, **__: Any) -> None:
-        """They are in config.yaml."""
+        """Nothing: they are in config.yaml."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Values of a step."""
+        """Add values of a step."""
         values = {name: float(value) for name, value in metrics.items() if name != "epoch"}
         if not self._write or not values or step is None:
             return
@@ -65,7 +64,7 @@ class MetricsFile(Logger):
             self.save()
 
     def save(self) -> None:
-        """Write what there is."""
+        """Write what was added; rows are appended as long as no new column appears."""
         self._written = monotonic()
         if not self._write or not self._rows:
             return
@@ -76,48 +75,26 @@ class MetricsFile(Logger):
             with self._file.open("a", newline="") as file:
                 csv.DictWriter(file, self._columns).writerows(rows)
             return
-        kept = self._read()
-        if not self._columns:  # of the run that goes on
-            kept = [row for row in kept if int(row["step"]) < self._first]
-        self._replace([*kept, *rows])
+        kept = read_rows(self._file)
+        if not self._columns:  # the rows of the run that is resumed
+            kept = [row for row in kept if row["step"] < self._first]
+        self._columns = write_rows(self._file, [*kept, *rows])
 
     def finalize(self, status: str) -> None:
         """Write the rest, the values of one step in one row."""
         self.save()
         if self._columns:
-            self._replace(self._read())
-
-    def _read(self) -> list[dict[str, Any]]:
-        """The rows there are; half a row at the end, of a killed run, is left out."""
-        if not self._file.exists():
-            return []
-        with self._file.open(newline="") as file:
-            rows = list(csv.DictReader(file))
-        return [row for row in rows if (row["step"] or "").isdigit() and None not in row.values()]
-
-    def _replace(self, rows: list[dict[str, Any]]) -> None:
-        merged: dict[int, dict[str, Any]] = {}
-        for row in rows:
-            given = {key: value for key, value in row.items() if value not in ("", None)}
-            merged.setdefault(int(row["step"]), {}).update(given)
-        names = {name for row in merged.values() for name in row} - {"step"}
-        self._columns = ["step", *sorted(names)]
-        aside = self._file.with_name(f".metrics.csv.{os.getpid()}")
-        with aside.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._columns)
-            writer.writeheader()
-            writer.writerows(merged[step] for step in sorted(merged))
-        aside.replace(self._file)
+            self._columns = write_rows(self._file, read_rows(self._file))
 
 
-class EveryLoss(Callback):
-    """Writes train/loss of every step into metrics.csv, reading the device once an interval.
+class LossOfEveryStep(Callback):
+    """Writes train/loss of every step to metrics.csv, reading the device once an interval.
 
     A trainer that logs at every step would wait for the device at every step.
     """
 
     def __init__(self, metrics: MetricsFile, every_n_steps: int) -> None:
-        self._metrics, self._every = metrics, checked_interval(every_n_steps) or 1
+        self._metrics, self._every = metrics, max(1, every_n_steps)
         self._steps: list[int] = []
         self._losses: list[torch.Tensor] = []
         self.latest: float | None = None
@@ -130,7 +107,7 @@ class EveryLoss(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Keep the loss where it is."""
+        """Keep the loss on the device."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         if not isinstance(loss, torch.Tensor):
             return
@@ -143,25 +120,25 @@ class EveryLoss(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """What was before a checkpoint is not written again."""
+        """Write: a run resumed from this checkpoint does not repeat these steps."""
         self._flush()
         self._metrics.save()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The rest."""
+        """Write the rest."""
         self._flush()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """The rest, if the device still answers."""
+        """Write the rest, if the device still answers."""
         try:
             self._flush()
         except RuntimeError:
             self._losses = []
 
     def _flush(self) -> None:
-        """Here the device is waited for. A step of several batches has their mean."""
+        """Wait for the device. A step of several batches gets their mean."""
         if not self._losses:
             return
         values = torch.stack([loss.float() for loss in self._losses]).tolist()

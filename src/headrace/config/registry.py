@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from headrace.config.typed import nearest
 from headrace.errors import UnknownDatasetError
 
-__all__ = ["KnownDataset", "known_dataset", "known_datasets", "known_for_folder"]
+__all__ = [
+    "KnownDataset",
+    "known_by_any_name",
+    "known_dataset",
+    "known_datasets",
+    "known_for_folder",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +50,19 @@ class KnownDataset:
 @cache
 def known_datasets() -> dict[str, KnownDataset]:
     """All known datasets by name, in the order of the reference mixture."""
-    text = resources.files("headrace.catalog").joinpath("registry.toml").read_text("utf-8")
+    text = resources.files("headrace.config").joinpath("registry.toml").read_text("utf-8")
     table = tomllib.loads(text)
     entries = [{**table["defaults"], **entry} for entry in table["dataset"]]
     return {
         entry["name"]: KnownDataset(**{**entry, "size": tuple(entry["size"])}) for entry in entries
     }
+
+
+@cache
+def known_by_any_name() -> dict[str, KnownDataset]:
+    """The known datasets by short name and by folder name."""
+    known = known_datasets()
+    return {**{each.dir: each for each in known.values()}, **known}
 
 
 def known_dataset(name: str) -> KnownDataset:
@@ -58,15 +71,12 @@ def known_dataset(name: str) -> KnownDataset:
     >>> known_dataset("rt1").dir
     'fractal20220817_data'
     """
-    datasets = known_datasets()
-    by_dir = {known.dir: known for known in datasets.values()}
-    found = datasets.get(name) or by_dir.get(name)
+    found = known_by_any_name().get(name)
     if found is None:
-        near = difflib.get_close_matches(name, [*datasets, *by_dir], n=1)
-        guess = f"Did you mean {near[0]!r}? " if near else ""
         raise UnknownDatasetError(
             f"{name!r} is not in the registry",
-            remedy=f"{guess}Known: {', '.join(datasets)}. Describe other datasets by path.",
+            remedy=f"{nearest(name, known_by_any_name())}Known: {', '.join(known_datasets())}. "
+            "Describe other datasets by path.",
         )
     return found
 
