@@ -82,7 +82,7 @@ def test_a_study_of_benchmarks_writes_its_table_log_plots_and_decision(data, her
         "ladder": [
             {"label": "batch 4", "change": "loader.batch_size=4"},
             {"label": "typo", "change": "loader.batchsize=4"},
-            {"label": "too small", "change": "loader.budget=1kB"},
+            {"label": "too small", "change": "loader.memory=1kB"},
             {"label": "many CPUs", "change": "bench.cpus=4096"},
         ],
     }

@@ -158,12 +158,12 @@ def test_what_one_row_cannot_do_is_that_row_s_status(change, status, words):
 def test_what_a_row_inherits_need_not_concern_its_backend():
     base, tf = planned(
         {
-            "baseline": {"overrides": ["loader.budget=1GiB"]},
+            "baseline": {"overrides": ["loader.memory=1GiB"]},
             "ladder": [{"label": "tf", "backend": "tfdata"}],
         }
     )
     assert (base.known, tf.known) == (None, None)
-    assert (dict(base.job.options), dict(tf.job.options)) == ({"budget": "1GiB"}, {})
+    assert (dict(base.job.options), dict(tf.job.options)) == ({"memory": "1GiB"}, {})
 
 
 def test_more_sources_than_the_mixture_has_are_skipped():

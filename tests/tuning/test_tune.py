@@ -157,17 +157,17 @@ def test_a_winner_is_proved_and_written_as_a_study(data, tmp_path, only, monkeyp
 
 def test_headrace_is_checked_and_failures_are_rows(data, tmp_path, monkeypatch, capsys, only):
     monkeypatch.chdir(tmp_path)
-    only("loader.budget", "1kB")  # which holds nothing
+    only("loader.memory", "1kB")  # which holds nothing
     command = ["tune", str(data / "m.yaml"), *FIXED, "loader.keep_free=0"]
     command += ["--seconds", "0.2", "--warmup", "2", "--min-available", "0", "--minutes", "10"]
     assert main([*command, "--json", "out.json"]) == 0
     shown = capsys.readouterr().out
     found = json.loads((tmp_path / "out.json").read_text())
     [bad] = found["tried"]
-    assert bad["changes"] == {"loader.budget": "1kB"}
+    assert bad["changes"] == {"loader.memory": "1kB"}
     assert bad["attempt"]["status"] == "invalid configuration"
     assert bad["attempt"]["cause"]
-    assert "loader.budget" in shown
+    assert "loader.memory" in shown
     assert "tunes/m_headrace" in shown
 
 

@@ -40,8 +40,7 @@ SMALL = [
     "model.replacement=[[4,1000]]",
     "data.synth=null",
     "data.loader.batch_size=4",
-    "data.loader.threads=1",
-    "data.loader.processes=false",
+    "data.loader.workers=0",
     "data.loader.keep_free=0",
     "training.warmup=2",
     # The rate does not depend on the number of steps, so runs of any length can be compared.

@@ -17,7 +17,7 @@ from headrace.formats.parquet.building import fill_store
 from headrace.formats.parquet.columns import Prepare, Rows, plain_columns, prepare_key
 from headrace.formats.parquet.pieces import Pieces
 from headrace.formats.parquet.store import PieceStore
-from headrace.loader.settings import parse_size
+from headrace.loader.options import parse_size
 from headrace.sampling.items import RowWindows
 
 __all__ = ["RowSet"]

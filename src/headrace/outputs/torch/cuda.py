@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.errors import UsageError
-from headrace.loader import Batch
+from headrace.loader.batch import Batch, EncodedBatch
 from headrace.outputs.torch.batch import Layout, TorchBatch, in_layout, to_tensors
 from headrace.outputs.torch.jpeg import JpegDecoder
 
@@ -70,7 +70,7 @@ class CudaTarget:
         self.device = device
         self._decoder = decoder  # of batches that hold JPEGs
         #: Gives what decodes rows of a batch that the device cannot decode, while that exists.
-        self.refill: Callable[[], Callable[[Batch, list[int]], None] | None] = lambda: None
+        self.refill: Callable[[], Callable[[EncodedBatch, list[int]], None] | None] = lambda: None
         self.pin = pin
         self._layout = layout
         self._stream: Any = None
@@ -94,7 +94,7 @@ class CudaTarget:
 
     def send(self, batch: Batch) -> CudaSent:
         """Order the copy of a batch: uint8 or JPEGs over the bus, the layout is made over there."""
-        if batch.encoded is not None and batch.encoded.any():
+        if isinstance(batch, EncodedBatch) and batch.encoded.any():
             return self._send_encoded(batch)
         host: dict[str, Any] = dict(to_tensors(batch, "BTHWC"))
         if self.pin:
@@ -107,10 +107,9 @@ class CudaTarget:
             complete = _event(self._stream)
         return CudaSent(self, there, (begun, copied), complete)
 
-    def _send_encoded(self, batch: Batch) -> CudaSent:
+    def _send_encoded(self, batch: EncodedBatch) -> CudaSent:
         """Order the decoding of a batch, by a thread that has nothing else to do meanwhile."""
         assert self._decoder is not None
-        assert batch.encoded is not None
         try:
             frames = self._decoded(batch)
         except torch.OutOfMemoryError:
@@ -131,14 +130,13 @@ class CudaTarget:
             complete = _event(self._stream, timed=True)
         return CudaSent(self, there, (begun, complete), complete)
 
-    def _decoded(self, batch: Batch, rows: slice = slice(None)) -> Tensor:
+    def _decoded(self, batch: EncodedBatch, rows: slice = slice(None)) -> Tensor:
         assert self._decoder is not None
-        assert batch.encoded is not None
         with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
             frames = torch.from_numpy(batch.frames[rows])
             return self._decoder(frames, batch.encoded[rows], self.device)
 
-    def _refused(self, batch: Batch) -> list[int]:
+    def _refused(self, batch: EncodedBatch) -> list[int]:
         """Rows with a JPEG that the device does not decode, tried one by one."""
         bad = []
         for row in range(len(batch)):

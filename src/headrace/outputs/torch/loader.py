@@ -21,16 +21,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NoReturn, Self, TypeAlias, TypedDict, Unpack, cast, get_args
+from typing import Any, Literal, NoReturn, Self, TypeAlias, Unpack, cast, get_args
 from weakref import WeakMethod
 
 import torch
 
 from headrace.config import Mixture
-from headrace.engine.slots import Lock
 from headrace.errors import UsageError
-from headrace.loader import Batch, Loader
-from headrace.loader.opened import WindowSpec
+from headrace.loader import Batch, LoaderOptions
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.options import LoaderFields, changed_options
 from headrace.loader.statistics import LoaderStatistics
 from headrace.outputs.torch.ahead import Ahead, Source
 from headrace.outputs.torch.batch import Layout, TorchBatch, to_tensors
@@ -39,34 +39,13 @@ from headrace.outputs.torch.cuda import Copying, CudaTarget, checked_device
 from headrace.outputs.torch.decoded import Decoded
 from headrace.outputs.torch.jpeg import JpegDecoder, device_decoder_missing, refuse_decoding
 from headrace.outputs.torch.ranks import check_process, distributed_rank
-from headrace.reading.local import LocalFiles
 from headrace.sampling.ranks import draws_after
 
-__all__ = ["Decode", "LoaderOptions", "TorchLoader", "ValidationLoader"]
+__all__ = ["Decode", "TorchLoader", "ValidationLoader"]
 
 Decode: TypeAlias = Literal["cpu", "gpu", "auto"]
 
 _log = logging.getLogger("headrace")
-
-
-class LoaderOptions(TypedDict, total=False):
-    """The options of `Loader`, which a `TorchLoader` passes on."""
-
-    seed: int
-    frames: WindowSpec | str
-    metadata: Literal["none", "dataset", "full"]
-    action_chunk: int | None
-    threads: int | None
-    processes: bool
-    budget: int | str | None
-    keep_free: int | str | None
-    resize: str
-    on_error: Literal["raise", "skip"]
-    max_errors: int
-    rank: int | None
-    world: int | None
-    files: LocalFiles | None
-    lock: Lock | None
 
 
 class TorchLoader:
@@ -100,15 +79,15 @@ class TorchLoader:
     def __init__(
         self,
         mixture: Mixture | str | Path,
+        options: LoaderOptions | None = None,
+        /,
         *,
-        batch_size: int,
-        image_size: int | tuple[int, int],
         layout: Layout = "BCTHW",
         device: str | int | torch.device | None = None,
         pin: bool | None = None,
         decode: Decode = "cpu",
         steps_per_epoch: int | None = None,
-        **options: Unpack[LoaderOptions],
+        **changes: Unpack[LoaderFields],
     ) -> None:
         if layout not in get_args(Layout):
             raise UsageError(f"layout is {layout!r}", remedy="Give BCTHW or BTHWC")
@@ -118,24 +97,22 @@ class TorchLoader:
             )
         self.layout: Layout = layout
         self.steps_per_epoch = steps_per_epoch
-        decoder = _decoder(decode, checked_device(device), options.get("resize", "bilinear"))
+        options = changed_options(options or LoaderOptions(), changes)
+        decoder = _decoder(decode, checked_device(device), options.resize)
         self._target = _target(device, layout, pin, decoder)
-        if self._target is not None and self._target.pin:
-            options["lock"] = self._target.lock
-        self._rank_given = options.get("rank") is not None
-        self.loader = Loader(
+        self._rank_given = options.rank is not None
+        self._feed = MixtureFeed(
             mixture,
-            batch_size=batch_size,
-            image_size=image_size,
+            options,
+            lock=self._target.lock if self._target is not None and self._target.pin else None,
             encoded=decoder is not None,
-            **options,
         )
         if self._target is not None:
-            self._target.refill = WeakMethod(self.loader.refill)
+            self._target.refill = WeakMethod(self._feed.refill)
         self._choice: Choice | None = None
         if decoder is not None and decode == "auto":
-            self._choice = Choice(self.loader.prefetch + 3)
-            self.loader.keep_encoded = self._choice.who == "gpu"
+            self._choice = Choice(self._feed.prefetch + 3)
+            self._feed.keep_encoded = self._choice.who == "gpu"
         self._process = os.getpid()
         self._settled = False
         self._ahead: Ahead | Decoded | None = None
@@ -149,12 +126,22 @@ class TorchLoader:
 
     def __repr__(self) -> str:
         where = "cpu" if self._target is None else self._target.device
-        return f"<TorchLoader {self.layout} on {where} of {self.loader!r}>"
+        return f"<TorchLoader {self.layout} on {where} of {self._feed!r}>"
+
+    @property
+    def options(self) -> LoaderOptions:
+        """The options of the loader, with rank and world size as they are."""
+        return replace(self._feed.options, rank=self._feed.rank, world_size=self._feed.world_size)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The table of source names that `dataset` points into."""
+        return self._feed.names
 
     @property
     def batch_size(self) -> int:
         """Samples a batch of this rank has."""
-        return self.loader.settings.batch_size
+        return self._feed.options.batch_size
 
     # -- training ------------------------------------------------------------------------------
 
@@ -182,11 +169,10 @@ class TorchLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer stands: plain values, the same on every rank."""
-        state = self.loader.state_dict()
-        settings = self.loader.settings
+        state = self._feed.state_dict()
         if self._ahead is not None:  # some batches were taken, and not handed out yet
             state["draws"] = draws_after(
-                self._begun, self._handed, settings.batch_size, settings.world
+                self._begun, self._handed, self.batch_size, self._feed.world_size
             )
         state["step"] = self._step % self.steps_per_epoch if self.steps_per_epoch else 0
         return state
@@ -196,7 +182,7 @@ class TorchLoader:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
-        self.loader.load_state_dict(state)
+        self._feed.load_state_dict(state)
         step = int(state.get("step", 0))
         self._step = step % self.steps_per_epoch if self.steps_per_epoch else 0
         self._resumed = True
@@ -205,23 +191,23 @@ class TorchLoader:
         self._settle()
         started = perf_counter()
         if self._target is None:
-            batch = to_tensors(next(self.loader), self.layout)
+            batch = to_tensors(next(self._feed), self.layout)
         else:
             if self._ahead is None:
-                self._begun, self._handed = self.loader.state_dict()["draws"], 0
-                self._ahead = self._ahead_of(self.loader)
+                self._begun, self._handed = self._feed.state_dict()["draws"], 0
+                self._ahead = self._ahead_of(self._feed)
             batch = next(self._ahead)
             self._handed += 1
         now = perf_counter()
         self.waited_s += now - started
         self._step += 1
-        if isinstance(self._ahead, Decoded) and self.loader.on_batch is not None:
-            self.loader.on_batch(self._ahead.about, now - started)
+        if isinstance(self._ahead, Decoded) and self._feed.on_batch is not None:
+            self._feed.on_batch(self._ahead.about, now - started)
         if self._choice is not None:
             self._choose(now)
         return batch
 
-    def _ahead_of(self, source: Loader) -> Ahead | Decoded:
+    def _ahead_of(self, source: MixtureFeed) -> Ahead | Decoded:
         assert self._target is not None
         if self._target.decodes:
             return Decoded(WeakMethod(source.take), self._target.send)
@@ -232,7 +218,7 @@ class TorchLoader:
         assert self._choice is not None
         if self._last is not None:
             settled = self._choice.add(self.batch_size, now - self._last)
-            self.loader.keep_encoded = self._choice.who == "gpu"
+            self._feed.keep_encoded = self._choice.who == "gpu"
             if settled:
                 _log.warning("%s", self._choice.said())
                 self._choice = None
@@ -244,9 +230,13 @@ class TorchLoader:
         """The validation splits, as a loader of which each iteration is one pass."""
         return ValidationLoader(self, limit_batches)
 
+    def validation_length(self) -> int:
+        """Samples of one validation pass, of all ranks together."""
+        return self._feed.validation_length()
+
     def statistics(self) -> LoaderStatistics:
         """Frozen figures of everything so far."""
-        return self.loader.statistics()
+        return self._feed.statistics()
 
     def copying(self) -> Copying | None:
         """What copies to the device have taken so far; None if there is no device."""
@@ -256,7 +246,7 @@ class TorchLoader:
         """End the threads and give the memory back."""
         if isinstance(self._ahead, Ahead):
             self._ahead.close()
-        self.loader.close()
+        self._feed.close()
         if isinstance(self._ahead, Decoded):
             self._ahead.close()  # after the loader: its thread may wait for a batch
 
@@ -280,8 +270,7 @@ class TorchLoader:
             return
         found = None if self._rank_given else distributed_rank()
         if found is not None:
-            rank, world = found
-            self.loader.settings = replace(self.loader.settings, rank=rank, world=world)
+            self._feed.place(*found)
         if self._target is not None:
             self._target.settle()
         self._settled = True
@@ -289,9 +278,9 @@ class TorchLoader:
     def _validation_pass(self, limit_batches: int | None) -> Iterator[TorchBatch]:
         self._settle()
         self._last = None  # what validation takes says nothing about who should decode
-        if isinstance(self._ahead, Decoded) and self.loader.validation_rewinds:
+        if isinstance(self._ahead, Decoded) and self._feed.validation_rewinds:
             self.load_state_dict(self.state_dict())  # nobody may take batches meanwhile
-        batches = self.loader.validation(limit_batches)
+        batches = self._feed.validation(limit_batches)
         if self._target is not None and self._target.decodes:
             return Decoded(lambda: partial(next, batches), self._target.send)
         if self._target is not None:
@@ -325,9 +314,9 @@ class ValidationLoader:
     def __len__(self) -> int:
         """Batches of a pass on this rank."""
         self._loader._settle()
-        settings = self._loader.loader.settings
-        left = self._loader.loader.validation_length() - settings.rank * settings.batch_size
-        batches = max(0, -(-left // (settings.batch_size * settings.world)))
+        feed, size = self._loader._feed, self.batch_size
+        left = feed.validation_length() - feed.rank * size
+        batches = max(0, -(-left // (size * feed.world_size)))
         return batches if self._limit is None else min(batches, self._limit)
 
 

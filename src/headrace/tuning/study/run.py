@@ -15,6 +15,7 @@ from headrace.jobs import allowed_cpus
 from headrace.measure import theme
 from headrace.measure.machine import machine_facts
 from headrace.measure.quantities import amount, megabytes, seconds, share
+from headrace.measure.report.charts import Bar, Scale, bar_chart
 from headrace.measure.runs import write_json
 from headrace.tuning.study.document import Study, plan
 from headrace.tuning.study.ledger import RunFolder, Tell
@@ -159,27 +160,15 @@ def _draw(rows: Sequence[Row], folder: Path) -> list[str]:
     theme.require("Drawing the plots of a study")
     folder.mkdir(exist_ok=True)
     drawn = []
-    labels = [row.label if row.complete else f"{row.label} ({row.status})" for row in rows]
     for name, figure, title, words in _PLOTS:
-        values = [row.figures[figure] for row in rows]
-        if all(value is None for value in values):
-            continue
-        with theme.style():
-            picture = theme.figure(940, 80 + 30 * len(rows))
-            picture.set_layout_engine("constrained")
-            axes = picture.add_subplot()
-            axes.grid(visible=False, axis="y")
-            axes.grid(visible=True, axis="x")
-            bars = axes.barh(range(len(rows)), [value or 0 for value in values], **theme.area(0))
-            if name == "throughput":
-                for place, row in enumerate(rows):
-                    if row.spread is not None:
-                        axes.plot(row.spread, (place, place), color=theme.INK, linewidth=3)
-            axes.bar_label(bars, [words(value) for value in values], padding=6)
-            axes.set_yticks(range(len(rows)), [theme.printable(each, 48) for each in labels])
-            axes.invert_yaxis()
-            axes.margins(x=0.12)
-            axes.set_xlabel(title)
-            theme.save(picture, folder / f"{name}.svg", title=title)
-        drawn.append(name)
+        bars = []
+        for row in rows:
+            label = row.label if row.complete else f"{row.label} ({row.status})"
+            several = figure == "samples_per_s" and row.spread and len(row.attempts) > 1
+            bars.append(Bar(label, (row.figures[figure],), span=row.spread if several else None))
+        if any(bar.values[0] is not None for bar in bars):
+            scale = Scale(title.lower(), words, from_zero=True)
+            plot = bar_chart(name, title, "", bars, (title.lower(),), scale)
+            atomic_write(folder / f"{name}.svg", plot.svg.file())
+            drawn.append(name)
     return drawn

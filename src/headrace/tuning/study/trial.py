@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 from headrace.config.documents import to_yaml
 from headrace.errors import HeadraceError, UsageError
 from headrace.files import atomic_write
-from headrace.loader.settings import parse_size
+from headrace.loader.options import parse_size
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed, shuffle_of
 from headrace.measure.bench.run import begin, conversion_folder, convert, run_once
