@@ -16,7 +16,7 @@ from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import Arrays
 from headrace.engine.statistics import EngineStatistics
 from headrace.errors import UsageError
-from headrace.formats.parquet.cache import CacheStatistics
+from headrace.formats.parquet.rows import CacheStatistics
 from headrace.loader.endless import EndlessLoader
 from headrace.loader.options import (
     RowFields,

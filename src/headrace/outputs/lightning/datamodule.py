@@ -27,6 +27,7 @@ from headrace.outputs.lightning.framework import (
     LightningModule,
     batches_trained,
     overfits,
+    rank_and_world_size,
     takes_iterator,
 )
 from headrace.outputs.torch import Layout, TorchBatch, TorchLoader, ValidationLoader
