@@ -13,6 +13,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.files import locked
+from headrace.measure import theme
 from headrace.measure.process_tree import descendants
 from headrace.testing import synthesize
 from headrace.tuning.study import read_study, run_study
@@ -234,7 +235,7 @@ def test_a_wrong_study_file_is_one_line_with_the_key(here, capsys):
 def test_without_matplotlib_a_study_runs_and_says_how_to_get_the_plots(here, monkeypatch, capsys):
     real = importlib.util.find_spec
     monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name: None if name == "matplotlib" else real(name)
+        theme, "find_spec", lambda name: None if name == "matplotlib" else real(name)
     )
     path = write_study(here, [{"label": "a", "command": counting(1)}], repeats=1)
     assert main(["study", path]) == 0

@@ -109,7 +109,7 @@ def test_options_that_exclude_each_other_are_an_invalid_configuration(job, tmp_p
     wrong = Job(job.mixture, batch_size=8, image_size=32, options=options)
     attempt = try_once(Trial("p2", backend="tfdata", job=wrong, settings=SHORT), tmp_path, OPEN)
     assert attempt.status == "invalid configuration"
-    assert "above pipeline.episode_concurrency, which is 1" in attempt.cause
+    assert "pipeline.episode_concurrency" in attempt.cause
 
 
 def test_validation_in_the_middle_of_a_run_is_timed(job, tmp_path):

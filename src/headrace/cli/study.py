@@ -142,6 +142,7 @@ def _print(found: Finished) -> None:
         print("", *notes, sep="\n")
     print(f"\n{found.decision.words}")
     made = f"{plural(found.made, 'run')} made now" if found.made else "nothing left to run"
-    print(f"\n{made}; log, tables, plots and runs are in {found.folder}")
+    plots = "" if found.no_plots else ", plots"
+    print(f"\n{made}; log, tables{plots} and runs are in {found.folder}")
     if found.no_plots:
         print(f"There are no plots: {found.no_plots}")
