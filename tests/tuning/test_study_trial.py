@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import available_memory
 from headrace.errors import UsageError
 from headrace.measure.bench import BenchSettings
 from headrace.measure.bench.watched import Look

@@ -94,7 +94,7 @@ def _datasets(args: argparse.Namespace, report: Any) -> list[Any]:
 
 
 def _network(args: argparse.Namespace, report: Any) -> list[Any]:
-    from headrace.testing.network_synth import synthesize_network
+    from headrace.testing.network import synthesize_network
 
     asked = {"rows": args.rows, "row_group": args.row_group}
     return synthesize_network(

@@ -17,10 +17,9 @@ from time import monotonic
 from typing import Any
 
 from headrace.config.documents import parse_override, to_yaml
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.errors import UsageError
 from headrace.files import atomic_write
-from headrace.jobs import allowed_cpus
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.machine import machine_facts

@@ -13,8 +13,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.engine.machine import allowed_cpus
 from headrace.errors import UsageError
-from headrace.jobs import allowed_cpus
 from headrace.loader.options import RowOptions, Shuffle, rank_and_world_size
 from headrace.loader.rows.rowset import RowSet
 from headrace.loader.rows.work import Outputs, Transform

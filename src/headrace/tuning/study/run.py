@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.typed import nearest
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.errors import UsageError
 from headrace.files import atomic_write
-from headrace.jobs import allowed_cpus
 from headrace.measure import theme
 from headrace.measure.machine import machine_facts
 from headrace.measure.quantities import amount, megabytes, seconds, share

