@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
-from headrace.jobs import allowed_cpus
+from headrace.engine.machine import allowed_cpus
 from headrace.measure.limit import decode_limit
 from headrace.testing import synthesize
 from reporting import data_folder, fresh_process, machine, say, spread

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from headrace.engine.control_group import MemoryGroup
+from headrace.engine.machine import MemoryGroup
 from headrace.errors import UsageError
 
 __all__ = ["LimitedGroup", "memory_group"]

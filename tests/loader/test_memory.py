@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import headrace as hr
-from headrace.engine.memory import allowed_memory
+from headrace.engine.machine import allowed_memory
 from headrace.engine.slots import slot_bytes
 from headrace.errors import BudgetError, UsageError
 from headrace.loader.loader import feed_of
@@ -20,7 +20,7 @@ MIB = 1 << 20
 PRESSED = """
 import json, logging, subprocess, sys
 import headrace as hr
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import available_memory
 
 said = []
 class Said(logging.Handler):

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
 
 from headrace.config.typed import nearest
 from headrace.decoding.resize import Filter, check_filter
-from headrace.engine.memory import allowed_memory
+from headrace.engine.machine import allowed_memory
 from headrace.errors import UsageError
 from headrace.sampling.items import WindowMode, frame_offsets
 

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.decoding.frame import FrameDecoder
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.engine.shared import sharing_is_possible
 from headrace.engine.slots import ArraySpec, slot_bytes
 from headrace.errors import BudgetError
-from headrace.jobs import allowed_cpus
 from headrace.loader.opened import OpenedSource
 from headrace.loader.options import LoaderOptions
 

@@ -16,7 +16,8 @@ import numpy as np
 
 from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.resize import use_one_thread_per_call
-from headrace.jobs import ProcessPool, allowed_cpus
+from headrace.engine.machine import allowed_cpus
+from headrace.jobs import ProcessPool
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.loader import feed_of
 

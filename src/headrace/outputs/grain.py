@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from headrace.config import Mixture
+from headrace.engine.machine import allowed_cpus
 from headrace.engine.statistics import Counters
 from headrace.errors import UsageError
 from headrace.formats.parquet.columns import Rows
-from headrace.jobs import allowed_cpus
 from headrace.loader.options import (
     LoaderFields,
     LoaderOptions,

@@ -28,8 +28,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from headrace.engine.machine import allowed_cpus
 from headrace.errors import DatasetError, HeadraceError, UnknownDatasetError, UsageError
-from headrace.jobs import ProcessPool, WorkerLost, allowed_cpus
+from headrace.jobs import ProcessPool, WorkerLost
 from headrace.testing.picture import seeded
 from headrace.testing.synth import Progress
 from headrace.testing.writer import clear_errors, staged

@@ -21,8 +21,9 @@ from typing import Any, Protocol, TypeAlias
 import cv2
 
 from headrace.config.typed import nearest
+from headrace.engine.machine import allowed_cpus
 from headrace.errors import DatasetError, HeadraceError, UnknownDatasetError, UsageError
-from headrace.jobs import ProcessPool, WorkerLost, allowed_cpus
+from headrace.jobs import ProcessPool, WorkerLost
 from headrace.testing import features as f
 from headrace.testing import odd, oxe29
 from headrace.testing.writer import (

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.errors import CatalogError, UsageError
 from headrace.formats.parquet.columns import Prepare, Records, Rows, columns_of, decode
 from headrace.formats.parquet.files import ParquetStamp, RowGroups
 from headrace.formats.parquet.store import RowGroupStore, StoreUnusable
-from headrace.jobs import ProcessPool, WorkerLost, allowed_cpus, from_portable, to_portable
+from headrace.jobs import ProcessPool, WorkerLost, from_portable, to_portable
 from headrace.sampling.bijection import Ints
 
 __all__ = ["CacheStatistics", "RowAccess", "fill_store"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import available_memory
 from headrace.engine.slots import ArraySpec, slot_bytes
 from headrace.errors import BudgetError
 from headrace.loader.options import RowOptions

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import available_memory
 from headrace.errors import UsageError
 from headrace.measure.runs import RESULT, RunWriter, Step, StepClock, outcome_of, read_object
 from headrace.outputs.lightning.datamodule import HeadraceDataModule

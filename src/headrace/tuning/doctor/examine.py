@@ -9,10 +9,9 @@ from tempfile import TemporaryDirectory
 
 from headrace.catalog.manifest import candidates, read_manifest
 from headrace.config import Mixture
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.engine.slots import slot_bytes
 from headrace.errors import WorkerError
-from headrace.jobs import allowed_cpus
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.loader import feed_of
 from headrace.loader.sizes import PREFETCH

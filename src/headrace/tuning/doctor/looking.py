@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.engine.statistics import EngineStatistics, StreamStatistics
-from headrace.jobs import allowed_cpus
 from headrace.loader import Batch
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.sizes import PREFETCH

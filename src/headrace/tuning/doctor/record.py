@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import available_memory
 from headrace.loader.feed import MixtureFeed
 from headrace.measure.evidence import Evidence
 from headrace.measure.machine import machine_facts
