@@ -1,8 +1,8 @@
 """The index of a set of Parquet files: rows of every row group, and which columns there are.
 
-It is read from the footers once and kept as one JSON file, beside the data or in the cache, with the
-size and time of change of every file. Opening it compares these with the files; the footers of files
-that changed are read again, and the new index replaces the old one.
+It is read from the footers once and kept as one JSON file, beside the data or in the cache, with
+the size and time of change of every file. Opening it compares these with the files; the footers of
+files that changed are read again, and the new index replaces the old one.
 """
 
 from __future__ import annotations
