@@ -3,7 +3,7 @@
 import lightning
 import torch
 
-from headrace.recipes.laq import TrainingConfig
+from headrace.recipes.laq import TrainingOptions
 from headrace.recipes.laq.task import LaqTask
 from tests.recipes.laq.test_model import mini
 
@@ -55,7 +55,7 @@ class Losses(lightning.Callback):
 
 def task(**changes):
     torch.manual_seed(3)
-    return LaqTask(mini(**changes), TrainingConfig(steps=40, warmup=2, lr=2e-3))
+    return LaqTask(mini(**changes), TrainingOptions(steps=40, warmup=2, lr=2e-3))
 
 
 def trainer(folder, steps, callbacks, **options):

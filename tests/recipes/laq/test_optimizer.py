@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 from headrace.recipes.laq import (  # noqa: E402
     Laq,
     LaqConfig,
-    TrainingConfig,
+    TrainingOptions,
     learning_rate,
     make_optimizer,
     make_schedule,
@@ -18,7 +18,7 @@ from headrace.recipes.laq import (  # noqa: E402
 
 def test_only_tensors_of_two_and_more_dimensions_decay():
     model = Laq(LaqConfig.tiny())
-    decayed, plain = make_optimizer(model, TrainingConfig()).param_groups
+    decayed, plain = make_optimizer(model, TrainingOptions()).param_groups
     assert (decayed["weight_decay"], plain["weight_decay"]) == (0.01, 0.0)
     assert all(p.ndim >= 2 for p in decayed["params"])
     assert all(p.ndim < 2 for p in plain["params"])
@@ -28,7 +28,7 @@ def test_only_tensors_of_two_and_more_dimensions_decay():
 
 
 def test_the_learning_rate_warms_up_falls_as_a_cosine_and_stays():
-    config = TrainingConfig(steps=11_000)
+    config = TrainingOptions(steps=11_000)
     assert learning_rate(0, config) == pytest.approx(1e-7)
     assert learning_rate(499, config) == pytest.approx(5e-5)
     assert learning_rate(999, config) == pytest.approx(1e-4)
@@ -43,7 +43,7 @@ def test_the_learning_rate_warms_up_falls_as_a_cosine_and_stays():
 
 
 def test_the_optimizer_follows_the_schedule():
-    config = TrainingConfig(steps=30, warmup=5)
+    config = TrainingOptions(steps=30, warmup=5)
     optimizer = make_optimizer(torch.nn.Linear(2, 2), config)
     schedule = make_schedule(optimizer, config)
     for step in range(30):
@@ -55,4 +55,4 @@ def test_the_optimizer_follows_the_schedule():
 @pytest.mark.parametrize("changes", [{"steps": 0}, {"min_lr": 1.0}, {"warmup": -1}])
 def test_a_training_that_cannot_be_is_refused(changes):
     with pytest.raises(ValueError, match="Use positive numbers|Keep 0"):
-        TrainingConfig(**changes)
+        TrainingOptions(**changes)

@@ -9,7 +9,7 @@ import headrace as hr  # noqa: E402
 from headrace.outputs.torch import TorchLoader  # noqa: E402
 from headrace.recipes.laq import (  # noqa: E402
     NonFiniteLossError,
-    TrainingConfig,
+    TrainingOptions,
     provenance,
 )
 from headrace.recipes.laq.task import LaqTask  # noqa: E402
@@ -64,7 +64,7 @@ def trainer(tmp_path, recorder, steps, **options):
 
 
 def task(tmp_path=None, **changes):
-    return LaqTask(mini(**changes), TrainingConfig(steps=40, warmup=5, lr=1e-3), folder=tmp_path)
+    return LaqTask(mini(**changes), TrainingOptions(steps=40, warmup=5, lr=1e-3), folder=tmp_path)
 
 
 def test_training_logs_the_loss_every_step_and_the_rest_every_ten(tmp_path):
