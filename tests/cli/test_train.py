@@ -1,4 +1,4 @@
-"""`headrace train` up to where training would begin: what it says of a command line."""
+"""`headrace train` until training would begin: how it reads a command line."""
 
 import json
 import subprocess

@@ -13,7 +13,7 @@ SIZE = 6
 class Batches(torch.utils.data.Dataset):
     """So many batches of noise, of three datasets in turn; the same for the same seed.
 
-    All alike if asked: Lightning begins plain data anew when a run is resumed.
+    With `alike` all are the same: Lightning restarts plain data when a run is resumed.
     """
 
     def __init__(self, count, seed=0, alike=False):

@@ -88,7 +88,7 @@ def test_another_layout_is_an_error_that_names_the_shape(shape):
         ({"codebook_size": 1}, "codebook_size"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused_by_name(changes, word):
+def test_a_wrong_value_is_refused_by_name(changes, word):
     with pytest.raises(ValueError, match=word):
         mini(**changes)
 
