@@ -12,7 +12,7 @@ from headrace.cli.main import main
 from headrace.config.typed import plain
 from headrace.recipes.laq.config import LaqConfig
 from headrace.recipes.training.compose import compose, experiments
-from headrace.recipes.training.options import LoaderChoices, LoggingOptions, TrainingOptions
+from headrace.recipes.training.options import LoadingOptions, LoggingOptions, TrainingOptions
 
 
 @pytest.fixture
@@ -91,7 +91,8 @@ def test_the_defaults_of_the_dataclasses_are_in_the_composed_config():
     values = compose(["experiment=laq_oxe_local"]).values
     assert values["training"] == plain(TrainingOptions())
     assert values["logging"] == plain(LoggingOptions())
-    assert values["data"]["loader"] == {**plain(LoaderChoices()), "batch_size": 32}
+    shared = {"image_size": None, "seed": None}
+    assert values["data"]["loader"] == {**plain(LoadingOptions()), **shared}
 
 
 def test_values_may_refer_to_the_defaults_of_others(config, tmp_path):
@@ -115,15 +116,12 @@ def test_an_experiment_of_ones_own_names_its_recipe(train, tmp_path):
     assert "laq" in err
 
 
-def test_loader_options_are_those_of_the_loader():
-    import inspect
-
-    from headrace.loader import Loader
-
-    known = set(inspect.signature(Loader).parameters)
-    # These are of the program, of frames in pairs, or of the processes.
-    others = {"mixture", "frames", "action_chunk", "rank", "world", "files", "lock", "encoded"}
-    assert set(plain(LoaderChoices())) >= known - others
+def test_the_loader_has_the_image_size_of_the_model_and_the_seed_of_the_run(config):
+    given = ["experiment=laq_debug", "training.seed=3"]
+    loader = config(*given)["data"]["loader"]
+    assert (loader["image_size"], loader["seed"]) == (32, 3)
+    loader = config(*given, "data.loader.seed=4", "model.image_size=64")["data"]["loader"]
+    assert (loader["image_size"], loader["seed"]) == (64, 4)
 
 
 @pytest.mark.parametrize(

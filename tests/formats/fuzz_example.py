@@ -13,9 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 with atheris.instrument_imports(include=["headrace"]):
     from headrace.errors import HeadraceError
-    from headrace.formats.extract import values
+    from headrace.formats.extract import index_record, plan, values
     from headrace.formats.features import parse_features
-    from headrace.formats.layout import index_record, plan
     from headrace.formats.tfrecord import record_places
 
 from tests.formats.schemas import EVERYTHING

@@ -124,8 +124,8 @@ def test_blobs_at_the_edges_of_varint_widths_are_found(length):
         delimited(1, delimited(1, delimited(1, b"k") + delimited(2, delimited(4, b"x")))),
     ],
 )
-def test_fields_that_an_example_does_not_have_are_taken_for_damage(record):
-    with pytest.raises(RecordError, match="cannot stand here"):
+def test_fields_that_an_example_does_not_have_are_treated_as_damage(record):
+    with pytest.raises(RecordError, match="tag"):
         walk(record, 0, len(record))
 
 
@@ -137,20 +137,20 @@ def test_a_name_given_twice_takes_the_last_value_as_protobuf_does():
 
 
 @pytest.mark.parametrize(
-    ("feature", "message"),
+    ("feature", "problem"),
     [
         (delimited(3, varint(1 << 3) + b"\x05"), "not packed"),
-        (delimited(3, delimited(1, b"\x05") + delimited(1, b"\x06")), "several pieces"),
+        (delimited(3, delimited(1, b"\x05") + delimited(1, b"\x06")), "split"),
         (delimited(2, delimited(1, b"abcde")), "multiple of 4"),
     ],
 )
-def test_lists_in_a_form_that_no_writer_emits_are_refused(feature, message):
+def test_lists_in_a_form_that_no_writer_emits_are_refused(feature, problem):
     record = example({"k": feature})
-    with pytest.raises(RecordError, match=message):
+    with pytest.raises(RecordError, match=problem):
         packed_place(record, walk(record, 0, len(record))["k"])
 
 
 def test_a_length_longer_than_needed_is_refused_because_places_would_not_follow_from_ends():
     payload = b"\x0a\x83\x00abc"  # length 3 in two bytes
-    with pytest.raises(RecordError, match="longer than needed"):
+    with pytest.raises(RecordError, match="varint"):
         blob_ends(payload, 0, len(payload))

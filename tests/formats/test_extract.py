@@ -6,10 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import HeadraceError, ImageError, RecordError
-from headrace.formats.extract import values
+from headrace.formats.extract import decode_tensor, decode_varints, index_record, plan, values
 from headrace.formats.features import parse_features
-from headrace.formats.layout import index_record, plan
-from headrace.formats.numbers import decode_tensor, decode_varints
 from tests.formats.schemas import EVERYTHING, dataset, image, sequence, tensor
 from tests.formats.wire import (
     Guarded,
@@ -19,11 +17,12 @@ from tests.formats.wire import (
     example,
     float_list,
     int_list,
+    varint,
 )
 
 
 class Reader:
-    """Reads fields of one record and remembers how many bytes that took."""
+    """Reads fields of one record and counts the bytes read."""
 
     def __init__(self, schema, record):
         self.schema = parse_features(schema)
@@ -63,7 +62,7 @@ def test_every_kind_of_field_is_read_for_a_range_of_steps(everything):
     assert everything("episode_metadata/sizes").tolist() == [1, 2, 300]
 
 
-def test_only_the_steps_asked_for_are_read(everything):
+def test_only_the_requested_steps_are_read(everything):
     everything("action", 1, 3)
     assert everything.fetched == 2 * 2 * 4
     everything.fetched = 0
@@ -100,21 +99,22 @@ def test_an_episode_without_steps_is_read():
         ),
     ],
 )
-def test_the_number_of_steps_is_known_whatever_fields_there_are(schema, record):
+def test_the_number_of_steps_follows_from_any_field(schema, record):
     assert Reader(dataset(schema), example(record)).index.steps == 2
 
 
 def test_cameras_of_different_length_are_damage():
     schema = dataset({"a": image(), "b": image()})
     record = example({"steps/a": bytes_list([b"1", b"2"]), "steps/b": bytes_list([b"1"])})
-    with pytest.raises(RecordError, match="'steps/b' has 1 blobs where 2 steps need 2"):
+    with pytest.raises(RecordError, match="'steps/b' has 1 blobs.* 2 steps") as caught:
         Reader(schema, record)
+    assert caught.value.field == "steps/b"
 
 
 def test_numbers_that_do_not_fit_the_steps_are_damage():
     schema = dataset({"a": image(), "x": tensor((3,))})
     record = example({"steps/a": bytes_list([b"1", b"2"]), "steps/x": float_list([1.0] * 5)})
-    with pytest.raises(RecordError, match="'steps/x' has 5 numbers where 2 steps need 6"):
+    with pytest.raises(RecordError, match="'steps/x' has 5 numbers.* 2 steps.* 6"):
         Reader(schema, record)
 
 
@@ -123,13 +123,13 @@ def test_a_field_that_the_record_lacks_is_an_error_when_it_is_read_and_not_befor
     reader = Reader(schema, example({"steps/a": bytes_list([b"1", b"2"])}))
     assert len(reader("a")) == 2
     for name in ("b", "x", "n"):
-        with pytest.raises(RecordError, match=f"no 'steps/{name}'"):
+        with pytest.raises(RecordError, match=f"'steps/{name}'"):
             reader(name)
 
 
-def test_a_field_stored_as_something_else_says_so():
+def test_a_field_stored_as_another_type_is_named():
     schema = dataset({"x": tensor((3,))})
-    with pytest.raises(RecordError, match="stores 'steps/x' as integers"):
+    with pytest.raises(RecordError, match="'steps/x' as integers"):
         Reader(schema, example({"steps/x": int_list([1, 2, 3])}))
 
 
@@ -139,14 +139,14 @@ def field_of(encoding, dtype="uint8", shape=(None,)):
 
 def test_a_zlib_tensor_that_expands_without_bound_is_stopped_at_its_size():
     bomb = zlib.compress(bytes(50_000_000), 9)
-    with pytest.raises(ImageError, match="more than the 12 bytes"):
+    with pytest.raises(ImageError, match="12 bytes"):
         decode_tensor(bomb, field_of("zlib", shape=(12,)), (12,))
-    with pytest.raises(ImageError, match="more than the 1,000,000 bytes"):
+    with pytest.raises(ImageError, match="1,000,000 bytes"):
         decode_tensor(bomb, field_of("zlib"), (None,), limit=1_000_000)
 
 
-def test_a_stored_shape_beyond_the_limit_is_refused_before_memory_is_taken():
-    with pytest.raises(ImageError, match="over the limit"):
+def test_a_stored_shape_beyond_the_limit_is_refused_before_memory_is_allocated():
+    with pytest.raises(ImageError, match="268,435,456"):
         decode_tensor(b"", field_of("zlib"), (1 << 20, 1 << 20))
 
 
@@ -159,8 +159,6 @@ def test_a_broken_zlib_tensor_is_an_error_with_a_remedy(data):
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)))
 def test_varints_are_decoded_as_they_were_written(numbers):
-    from tests.formats.wire import varint
-
     data = b"".join(varint(n & (1 << 64) - 1) for n in numbers)
     assert decode_varints(data).tolist() == numbers
 

@@ -28,7 +28,7 @@ def test_nested_features_are_flattened_as_tfds_names_them():
     ]
 
 
-def test_what_belongs_to_a_step_is_told_from_what_belongs_to_the_episode():
+def test_step_fields_are_distinguished_from_episode_fields():
     assert field(EVERYTHING, "steps/words").per_step
     assert field(EVERYTHING, "steps/words").nesting == 1
     assert not field(EVERYTHING, "episode_metadata/sizes").per_step
@@ -89,7 +89,7 @@ LEGACY = {
 }
 
 
-def test_the_older_dialect_says_the_same():
+def test_the_older_dialect_gives_the_same_schema():
     modern = dataset(
         {
             "image": image(),
@@ -102,12 +102,12 @@ def test_the_older_dialect_says_the_same():
     assert parse_features(LEGACY) == parse_features(modern)
 
 
-def test_a_feature_class_of_the_datasets_own_is_read_by_its_body():
+def test_a_feature_class_that_the_dataset_defines_is_read_by_its_body():
     tree = dataset({"x": tensor((2,)) | {"pythonClassName": "my.project.Joints"}})
     assert field(tree, "steps/x").kind == "tensor"
 
 
-def test_a_feature_that_is_not_understood_does_not_hide_the_others():
+def test_an_unsupported_feature_does_not_hide_the_others():
     tree = dataset({"x": {"pythonClassName": "a.Audio", "audio": {}}, "y": tensor((2,))})
     assert [f.kind for f in parse_features(tree).fields] == ["unsupported", "tensor"]
 
@@ -131,8 +131,8 @@ def test_an_ambiguous_name_lists_the_candidates():
         parse_features(tree).find("x")
 
 
-def test_a_dataset_without_steps_is_no_rlds_dataset():
-    with pytest.raises(DatasetError, match="no `steps`"):
+def test_a_dataset_without_steps_is_not_an_rlds_dataset():
+    with pytest.raises(DatasetError, match="`steps`"):
         parse_features(features({"image": image(), "label": tensor()}))
 
 
@@ -148,7 +148,7 @@ def test_a_dataset_without_steps_is_no_rlds_dataset():
         dataset({"x": tensor(("seven",))}),
     ],
 )
-def test_a_schema_that_makes_no_sense_is_one_clear_error(tree):
+def test_an_invalid_schema_is_one_clear_error(tree):
     with pytest.raises(DatasetError, match=r"features\.json"):
         parse_features(tree)
 
@@ -176,6 +176,6 @@ def test_a_file_of_brackets_does_not_exhaust_the_stack(tmp_path):
         read_features(path)
 
 
-def test_a_description_of_a_feature_is_no_obstacle():
+def test_a_description_of_a_feature_is_ignored():
     tree = json.loads(json.dumps(dataset({"x": tensor((2,)) | {"description": "the arm"}})))
     assert field(tree, "steps/x").shape == (2,)

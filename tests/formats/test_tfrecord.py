@@ -5,7 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import RecordError
-from headrace.formats.tfrecord import FOOTER, HEADER, masked_crc, payload_is_intact, record_places
+from headrace.formats.tfrecord import (
+    FOOTER,
+    HEADER,
+    masked_crc,
+    payload_is_intact,
+    record_places,
+)
 
 
 def framed(*payloads):
@@ -72,26 +78,26 @@ def test_a_truncated_file_raises_at_the_record_that_is_cut(payloads, data):
 def test_a_length_that_points_past_the_end_names_both_sizes():
     length = struct.pack("<Q", 10**15)
     data = length + struct.pack("<I", masked_crc(length)) + b"x" * 40
-    with pytest.raises(RecordError, match=r"1,000,000,000,000,000 bytes points past .* \(52 bytes"):
+    with pytest.raises(RecordError, match=r"1,000,000,000,000,000 bytes .*52 bytes"):
         places(data)
 
 
 @pytest.mark.parametrize(("start", "kind"), [(b"\x1f\x8b", "gzip"), (b"\x78\x9c", "zlib")])
 def test_a_compressed_file_is_recognised(start, kind):
-    with pytest.raises(RecordError, match=f"{kind}-compressed"):
+    with pytest.raises(RecordError, match=kind):
         places(start + bytes(100))
 
 
 def test_only_headers_are_read():
     data = framed(b"a" * 1000, b"b" * 1000)
-    asked = []
+    requested = []
 
     def read(at, length):
-        asked.append(length)
+        requested.append(length)
         return data[at : at + length]
 
     assert len(list(record_places(read, len(data)))) == 2
-    assert asked == [HEADER, HEADER]
+    assert requested == [HEADER, HEADER]
 
 
 def test_an_empty_file_has_no_records():

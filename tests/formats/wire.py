@@ -1,4 +1,4 @@
-"""A plain writer of Example protobufs for tests, and a buffer that notices stray reads."""
+"""A plain writer of Example protobufs for tests, and a buffer that refuses stray reads."""
 
 import struct
 import zlib
@@ -56,7 +56,7 @@ class Guarded:
 
 
 class RecordPlaces:
-    """A walked record as `formats.extract` wants to see it."""
+    """A walked record as `EpisodePlaces` of `formats.extract`."""
 
     def __init__(self, record, parts):
         self.record, self.steps = record, record.steps

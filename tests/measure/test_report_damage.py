@@ -10,7 +10,7 @@ from headrace.errors import DataError
 from headrace.measure.report import write_comparison, write_run_report
 from headrace.measure.runs import read_run
 from tests.measure.made_runs import batch_record, write_lines, write_made_run
-from tests.measure.report_pages import parsed, svg_files
+from tests.measure.report_pages import FIGURES, MIXTURES, Page, parsed, svg_files
 
 
 def test_half_a_line_at_the_end_is_named_and_the_rest_is_shown(tmp_path):
@@ -26,9 +26,9 @@ def test_half_a_line_at_the_end_is_named_and_the_rest_is_shown(tmp_path):
     assert "batch_times.jsonl ends in half a line" in problems
     assert "49 whole records" in problems
     assert "result.json is missing" in problems
-    page = write_run_report(folder).read_text("utf-8")
-    assert "half a line" in page
-    assert '<figure id="throughput">' in page
+    page = Page(write_run_report(folder))
+    assert all(problem in page.text for problem in run.problems)
+    assert page.figures == [name for name in (*FIGURES, *MIXTURES) if name != "stages"]
 
 
 def test_a_killed_run_has_the_figures_that_follow_from_its_batches(tmp_path):
@@ -66,10 +66,9 @@ def test_a_killed_run_has_the_figures_that_follow_from_its_batches(tmp_path):
 def test_any_one_damaged_file_leaves_a_report_of_the_rest(tmp_path, spoil):
     folder = write_made_run(tmp_path / "run", batches=30, warmup=5)
     spoil(folder)
-    page = write_run_report(folder).read_text("utf-8")
-    assert page.count("<figure") >= 2
+    assert len(Page(write_run_report(folder)).figures) >= 2
     for path in svg_files(folder):
-        parsed(path)
+        parsed(path.read_text("utf-8"))
 
 
 def test_values_that_are_no_numbers_are_left_out_not_drawn(tmp_path):
@@ -87,8 +86,8 @@ def test_values_that_are_no_numbers_are_left_out_not_drawn(tmp_path):
     write_lines(folder / "batch_times.jsonl", records)
     write_run_report(folder)
     for path in svg_files(folder):
-        parsed(path)
         text = path.read_text("utf-8")
+        parsed(text)
         assert "NaN" not in text
         assert "inf" not in text.replace("info", ""), path
 
@@ -98,8 +97,7 @@ def test_a_run_without_a_batch_says_so_and_still_writes_every_file(tmp_path):
     folder.mkdir()
     for name in ("batch_times.jsonl", "memory.jsonl"):
         (folder / name).write_text("")
-    page = write_run_report(folder).read_text("utf-8")
-    assert "Nothing was measured." in page
+    assert Page(write_run_report(folder)).figures == []
     assert len(svg_files(folder)) == 7
     assert all("Nothing to show" in path.read_text("utf-8") for path in svg_files(folder))
     assert "measured_batches: 0" in (folder / "mixture_summary.txt").read_text()
@@ -108,41 +106,42 @@ def test_a_run_without_a_batch_says_so_and_still_writes_every_file(tmp_path):
 @pytest.mark.parametrize("batches", [1, 2, 3, 5, 12])
 def test_the_shortest_runs_are_drawn(tmp_path, batches):
     folder = write_made_run(tmp_path / "run", batches=batches, warmup=0)
-    assert write_run_report(folder).read_text("utf-8").count("<figure") == 7
+    assert len(Page(write_run_report(folder)).figures) == 7
     for path in svg_files(folder):
-        parsed(path)
+        parsed(path.read_text("utf-8"))
     assert read_run(folder).batches.idx.tolist() == list(range(batches))
 
 
 def test_a_run_of_warm_up_only_shows_its_throughput(tmp_path):
     folder = write_made_run(tmp_path / "run", batches=6, warmup=6, first_s=0.1)
-    page = write_run_report(folder).read_text("utf-8")
-    assert '<figure id="throughput">' in page
-    assert '<figure id="batch_times">' not in page
+    figures = Page(write_run_report(folder)).figures
+    assert "throughput" in figures
+    assert "batch_times" not in figures
 
 
 def test_batches_that_all_took_equally_long_or_no_time_are_drawn(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     for dt in (0.0, 0.25):
-        records = [batch_record(i, i * dt, dt, {"a": 4}) for i in range(40)]
+        records = [batch_record(i, i * dt, dt, {"a": 4}) for i in range(16)]
         write_lines(folder / "batch_times.jsonl", records)
         write_run_report(folder)
         for path in svg_files(folder):
-            parsed(path)
+            parsed(path.read_text("utf-8"))
 
 
-def test_a_folder_that_is_no_run_is_an_error_that_says_what_one_is(tmp_path):
-    with pytest.raises(DataError, match="no such run folder.*result.json"):
-        write_run_report(tmp_path / "none")
-    with pytest.raises(DataError, match="is not a run folder.*headrace bench"):
-        write_run_report(tmp_path)
-    with pytest.raises(DataError, match="no such run folder"):
-        write_comparison([tmp_path / "none"], tmp_path / "out.html")
-    with pytest.raises(DataError, match="no run in nothing"):
+def test_a_folder_that_is_not_a_run_is_an_error_that_names_it(tmp_path):
+    for write in (write_run_report, lambda folder: write_comparison([folder], tmp_path / "o.html")):
+        with pytest.raises(DataError, match="none'") as caught:
+            write(tmp_path / "none")
+        assert "result.json" in caught.value.remedy
+        with pytest.raises(DataError, match="batch_times.jsonl") as caught:
+            write(tmp_path)
+        assert "headrace bench" in caught.value.remedy
+    with pytest.raises(DataError, match="no run"):
         write_comparison([], tmp_path / "out.html")
     (tmp_path / "result.json").write_text('{"comparison": {"a": {}}}')
-    with pytest.raises(DataError, match="no run in '.*Give one or more"):
+    with pytest.raises(DataError, match="no run in"):
         write_run_report(tmp_path)
 
 
@@ -161,7 +160,7 @@ def spoiled(value, rng):
     return value
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(16))
 def test_a_report_of_anything_is_well_formed(tmp_path, seed):
     rng = random.Random(seed)
     folder = write_made_run(tmp_path / "run", batches=30, warmup=3)
@@ -173,11 +172,11 @@ def test_a_report_of_anything_is_well_formed(tmp_path, seed):
             write_lines(path, records)
         else:
             data = bytearray(path.read_bytes())
-            for _ in range(rng.randrange(40)):
+            for _ in range(rng.randrange(16)):
                 data[rng.randrange(len(data))] = rng.randrange(256)
             path.write_bytes(data[: rng.randrange(len(data))] if rng.random() < 0.3 else data)
-    page = write_run_report(folder).read_text("utf-8")
-    assert "<script" not in page
+    assert "script" not in Page(write_run_report(folder)).tags
     for path in svg_files(folder):
-        parsed(path)
-        assert "nan" not in path.read_text("utf-8").lower()
+        text = path.read_text("utf-8")
+        parsed(text)
+        assert "nan" not in text.lower()

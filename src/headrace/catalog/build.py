@@ -47,8 +47,8 @@ from headrace.catalog.shards import (
 from headrace.catalog.table import BATCH_BYTES, EpisodeTable, RowBuffer, table_schema, write_table
 from headrace.errors import CatalogError, DataError, DatasetError, HeadraceError, RecordError
 from headrace.files import atomic_write, locked, sync_folder
+from headrace.formats.extract import Part, index_record, plan
 from headrace.formats.features import Schema
-from headrace.formats.layout import Part, index_record, plan
 from headrace.formats.rlds import RldsDataset, ShardFile, read_dataset
 from headrace.formats.tfrecord import FOOTER, record_places
 

@@ -21,9 +21,8 @@ from headrace.catalog.table import EpisodeTable
 from headrace.decoding.frame import PixelType, decode_image
 from headrace.errors import CatalogError, HeadraceError, SelectionError, SplitError, UsageError
 from headrace.formats.example import blob_place
-from headrace.formats.extract import values
+from headrace.formats.extract import BLOBS, FIXED, Part, parts_of, values
 from headrace.formats.features import Field, Schema
-from headrace.formats.layout import BLOBS, FIXED, Part, parts_of
 from headrace.reading.local import ByteRange, LocalFiles, shared_files
 
 __all__ = ["Catalog", "EpisodeInfo", "decode_frame"]

@@ -29,9 +29,17 @@ from headrace.catalog.shards import (
 )
 from headrace.errors import DataError, HeadraceError, RecordError
 from headrace.files import locked
-from headrace.formats.extract import blobs, values
+from headrace.formats.extract import (
+    FIXED,
+    Part,
+    RecordIndex,
+    blobs,
+    index_record,
+    parts_of,
+    plan,
+    values,
+)
 from headrace.formats.features import Field, Schema
-from headrace.formats.layout import FIXED, Part, RecordIndex, index_record, parts_of, plan
 from headrace.formats.rlds import read_dataset
 from headrace.formats.tfrecord import FOOTER, payload_is_intact, record_places
 

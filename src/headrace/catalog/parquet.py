@@ -21,8 +21,7 @@ from headrace.catalog.manifest import cache_folder, candidates, is_writable
 from headrace.catalog.shards import BuildProgress, Quiet
 from headrace.errors import DatasetError, HeadraceError, UnknownFieldError
 from headrace.files import atomic_write, sync_folder
-from headrace.formats.parquet.decoding import ParquetStamp
-from headrace.formats.parquet.footer import Columns, read_footer
+from headrace.formats.parquet.files import Columns, ParquetStamp, read_footer
 
 __all__ = ["IndexedFile", "ParquetCatalog", "has_parquet"]
 

@@ -30,7 +30,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from headrace.files import replacing
-from headrace.formats.layout import BLOBS, SPAN, Part, RecordIndex
+from headrace.formats.extract import BLOBS, SPAN, Part, RecordIndex
 
 __all__ = ["EpisodeTable", "RowBuffer", "table_schema", "write_table"]
 

@@ -40,10 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report; 1 if something in the runs could not be read."""
-    from headrace.measure.report.page import COLUMNS, row_cells
+    from headrace.measure.report import write_comparison, write_run_report
     from headrace.measure.report.runs import read_runs
-    from headrace.measure.report.slow_tables import run_tables, switch_table
-    from headrace.measure.report.write import write_comparison, write_run_report
+    from headrace.measure.report.tables import COLUMNS, run_tables, summary_cells, switch_table
     from headrace.measure.verdict import comparison_verdict
 
     folders: list[Path] = args.run_folder
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         }
     )
     if not args.json.on_stdout:
-        cells = [row_cells(run) for run in runs]
+        cells = [summary_cells(run) for run in runs]
         print_table([COLUMNS[0], *(f">{c}" for c in COLUMNS[1:-1])], (row[:-1] for row in cells))
         print()
         for row in cells:

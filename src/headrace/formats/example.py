@@ -1,17 +1,17 @@
-"""A walk over the wire format of a `tf.train.Example` that finds values without reading them.
+"""A walk over the wire format of a `tf.train.Example` that locates values without reading them.
 
 An Example is a map from names to lists, all length-prefixed::
 
     Example  { 1: Features { 1: map entry { 1: name, 2: Feature { 1|2|3: list } } } }
     BytesList { 1: bytes, 1: bytes, ... }     FloatList { 1: packed }     Int64List { 1: packed }
 
-so hopping from prefix to prefix gives the place of every list, and in a list of bytes the place of
+so skipping from prefix to prefix gives the place of every list, and in a list of bytes the place of
 every element, without touching the values. No protobuf library gives offsets: hence this module.
 
 The walk never reads outside [start, stop) and raises `RecordError` on anything unexpected: a byte
-range that it returns is a byte range that TensorFlow would read. It asks for the form that every
-writer emits (numbers packed, varints of minimal length) and refuses fields that an Example does not
-have, although protobuf would skip them: in practice those are flipped bits.
+range that it returns is one that TensorFlow would read. It requires the form that every writer
+emits (numbers packed, varints of minimal length) and rejects fields that an Example does not have,
+although protobuf would skip them: in practice those are flipped bits.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Readable(Protocol):
 
 
 class ListPlace(NamedTuple):
-    """Where a feature's list stands."""
+    """The place of a feature's list."""
 
     kind: int  #: EMPTY, BYTES, FLOATS or INTS
     start: int  #: first byte of the list message
@@ -56,7 +56,7 @@ class ListPlace(NamedTuple):
 
     @property
     def kind_name(self) -> str:
-        """The kind in words, for messages."""
+        """The kind as a word, for messages."""
         return _KIND_NAMES[self.kind]
 
 
@@ -65,11 +65,11 @@ def _fail(problem: str, at: int) -> RecordError:
 
 
 def _unknown(tag: int, at: int) -> RecordError:
-    return _fail(f"a field with tag {tag} cannot stand here", at)
+    return _fail(f"unexpected field with tag {tag}", at)
 
 
 def _message(buffer: Readable, at: int, stop: int) -> tuple[int, int]:
-    """First and one past the last byte of a length-delimited value whose length stands at `at`."""
+    """First and one past the last byte of a length-delimited value whose length is at `at`."""
     size = shift = 0
     position = at
     while True:
@@ -92,7 +92,7 @@ def _message(buffer: Readable, at: int, stop: int) -> tuple[int, int]:
 def walk(buffer: Readable, start: int, stop: int) -> dict[str, ListPlace]:
     """The place of every feature's list in the Example at [start, stop)."""
     if stop - start >= _MAX_LENGTH:
-        raise _fail(f"{stop - start:,} bytes are more than a protobuf message can have", start)
+        raise _fail(f"{stop - start:,} bytes exceed the limit of a protobuf message", start)
     places: dict[str, ListPlace] = {}
     position = start
     while position < stop:
@@ -151,7 +151,7 @@ def packed_place(buffer: Readable, place: ListPlace) -> tuple[int, int]:
         raise _fail("numbers are not packed", start)
     first, last = _message(buffer, start + 1, stop)
     if last != stop:
-        raise _fail("a list of numbers is in several pieces", last)
+        raise _fail("a list of numbers is split", last)
     if kind == FLOATS and (last - first) % 4:
         raise _fail(f"a list of floats has {last - first} bytes, not a multiple of 4", first)
     return first, last
@@ -160,8 +160,8 @@ def packed_place(buffer: Readable, place: ListPlace) -> tuple[int, int]:
 def blob_ends(buffer: Readable, start: int, stop: int) -> array[int]:
     """Where each element of the list of bytes at [start, stop) ends, relative to `start`.
 
-    Elements stand back to back, each behind a tag byte and the varint of its length, so the ends
-    alone give every element's place (`blob_place`). This is the hot loop of indexing.
+    Elements are back to back, each after a tag byte and the varint of its length, so the ends alone
+    give every element's place (`blob_place`). This is the hot loop of indexing.
     """
     ends = array("I")
     append = ends.append
@@ -169,7 +169,7 @@ def blob_ends(buffer: Readable, start: int, stop: int) -> array[int]:
     while position < stop:
         at = position
         if buffer[position] != 0x0A:
-            raise _fail("something other than bytes in a list of bytes", at)
+            raise _fail("a list of bytes holds something else", at)
         position += 1
         if position >= stop:
             raise _fail("a list of bytes ends inside an element's length", at)
@@ -197,7 +197,7 @@ def blob_place(previous_end: int, end: int) -> tuple[int, int]:
     """Offset and length of the element between two neighbouring ends of `blob_ends`.
 
     The gap holds a tag byte, the varint of the length and the bytes. Minimal varints make the
-    length unique: it is the gap less one less the varint's width.
+    length unique: it is the gap minus one minus the varint's width.
 
     >>> blob_place(0, 2 + 127), blob_place(0, 3 + 128)
     ((2, 127), (3, 128))

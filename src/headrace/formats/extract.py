@@ -1,34 +1,227 @@
-"""The values of a field for a range of steps, reading only the bytes they need."""
+"""Where a record stores each field, and the values of a field for a range of steps.
+
+A field of the schema is stored under one or more names in a record (a ragged field has its flat
+values and row lengths, a tensor that carries its shape has a shape and a value). Each such name is
+a *part*. An index keeps, per episode and part:
+
+- **fixed** numbers: where they start; their size follows from the number of steps;
+- **blobs** (images, encoded tensors): where they start, and where each step's blob ends;
+- **spans** (varints, texts, ragged values): where they start and how many bytes they have.
+
+`index_record` finds the parts in a record, `values` reads only the bytes that a range of steps
+needs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import zlib
+from array import array
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import RecordError, UnknownFieldError
-from headrace.formats.example import FLOATS, INTS, blob_ends, blob_place
-from headrace.formats.features import Field
-from headrace.formats.layout import BLOBS, FIXED, Part, parts_of
-from headrace.formats.numbers import decode_tensor, decode_varints
+from headrace.errors import ImageError, RecordError, UnknownFieldError
+from headrace.formats.example import (
+    BYTES,
+    EMPTY,
+    FLOATS,
+    INTS,
+    Readable,
+    blob_ends,
+    blob_place,
+    packed_place,
+    walk,
+)
+from headrace.formats.features import Field, Schema
 
-__all__ = ["EpisodePlaces", "blobs", "values"]
+__all__ = [
+    "BLOBS",
+    "FIXED",
+    "SPAN",
+    "EpisodePlaces",
+    "Part",
+    "RecordIndex",
+    "blobs",
+    "decode_varints",
+    "index_record",
+    "parts_of",
+    "plan",
+    "values",
+]
+
+FIXED, BLOBS, SPAN = "fixed", "blobs", "span"
+ABSENT = 0  #: start of a part that a record has no values of; no list can start at byte 0
+#: The most bytes of one decoded tensor. Not measured: far above any step of robot data
+#: (a 4k float image is 100 MB) and far below what would exhaust a workstation.
+MAX_TENSOR_BYTES = 256 << 20
+_DAMAGED = "The record is damaged; `headrace verify` checks its checksum"
+
+
+# Parts, and finding them in a record.
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One name in a record."""
+
+    key: str  #: as in the record
+    list_kind: int  #: BYTES, FLOATS or INTS
+    storage: str  #: FIXED, BLOBS or SPAN
+    step_bytes: int = 0  #: FIXED: bytes of one step's numbers
+    step_items: int | None = None  #: elements of the list a step has, if that is fixed
+
+
+@dataclass(slots=True)
+class RecordIndex:
+    """The places of all parts in one record, relative to its payload's first byte."""
+
+    steps: int
+    starts: list[int]  #: one a part, ABSENT where the record has no values of it
+    sizes: list[int]  #: one a part
+    ends: list[array[int] | None]  #: one a part, None unless BLOBS
+
+
+@cache
+def parts_of(field: Field) -> tuple[Part, ...]:
+    """The parts in which a field is stored."""
+    if field.kind == "unsupported":
+        return ()
+    leaves: list[tuple[str, int, int | None]] = []  # key, kind of list, elements a value
+    if field.stores_shape:
+        leaves.append((f"{field.key}/shape", INTS, len(field.shape)))
+        leaves.append((f"{field.key}/value", BYTES, 1))
+    elif field.kind == "image" or field.encoding is not None:
+        leaves.append((field.key, BYTES, 1))
+    elif field.is_string:
+        leaves.append((field.key, BYTES, field.width))
+    elif field.np_dtype.kind == "f":
+        leaves.append((field.key, FLOATS, field.width))
+    else:
+        leaves.append((field.key, INTS, field.width))
+
+    parts: list[Part] = []
+    for key, list_kind, items in leaves:
+        if field.ragged:
+            parts.append(Part(f"{key}/ragged_flat_values", list_kind, SPAN))
+            rows = field.nesting + field.per_step - 1
+            parts += [Part(f"{key}/ragged_row_lengths_{k}", INTS, SPAN) for k in range(rows)]
+        elif field.per_step and list_kind == FLOATS and items is not None:
+            parts.append(Part(key, FLOATS, FIXED, 4 * items, items))
+        elif field.per_step and list_kind == BYTES and not field.is_string:
+            parts.append(Part(key, BYTES, BLOBS, step_items=1))
+        else:
+            parts.append(Part(key, list_kind, SPAN, step_items=items if field.per_step else None))
+    return tuple(parts)
+
+
+def plan(schema: Schema) -> list[Part]:
+    """All parts of a schema, in the order of its fields."""
+    return [part for field in schema.fields for part in parts_of(field)]
+
+
+def index_record(buffer: Readable, start: int, stop: int, parts: list[Part]) -> RecordIndex:
+    """The places of all parts in the record whose payload is at [start, stop)."""
+    found = walk(buffer, start, stop)
+    if parts and not any(part.key in found for part in parts):
+        raise RecordError(
+            "the record has none of the fields that features.json declares",
+            offset=start,
+            remedy="features.json belongs to another dataset, or the record is damaged",
+        )
+    starts: list[int] = []
+    sizes: list[int] = []
+    ends: list[array[int] | None] = []
+    for part in parts:
+        place = found.get(part.key)
+        part_ends: array[int] | None = None
+        if place is None or place.kind == EMPTY or place.start == place.stop:
+            first = last = start + ABSENT  # TFDS writes an empty list or no list for no values
+        elif place.kind != part.list_kind:
+            raise RecordError(
+                f"the record stores {part.key!r} as {place.kind_name}, but features.json declares "
+                "another type",
+                field=part.key,
+                offset=place.start,
+                remedy="features.json belongs to another version of the dataset",
+            )
+        elif place.kind == BYTES:
+            first, last = place.start, place.stop
+            if part.storage == BLOBS:
+                part_ends = blob_ends(buffer, first, last)
+        else:
+            first, last = packed_place(buffer, place)
+        starts.append(first - start)
+        sizes.append(last - first)
+        ends.append(part_ends)
+    record = RecordIndex(0, starts, sizes, ends)
+    record.steps = _count_steps(buffer, start, parts, record)
+    _check_steps(start, parts, record)
+    return record
+
+
+def _count_steps(buffer: Readable, start: int, parts: list[Part], record: RecordIndex) -> int:
+    """The number of steps, from the first part that determines it."""
+    for part, part_ends in zip(parts, record.ends, strict=True):
+        if part.storage == BLOBS and part_ends:
+            return len(part_ends)
+    for part, size in zip(parts, record.sizes, strict=True):
+        if part.storage == FIXED and size and part.step_bytes:
+            return size // part.step_bytes
+    for part, first, size in zip(parts, record.starts, record.sizes, strict=True):
+        if not (part.step_items and size):
+            continue
+        at = start + first
+        if part.list_kind == BYTES:
+            return len(blob_ends(buffer, at, at + size)) // part.step_items
+        numbers = sum(byte < 0x80 for byte in bytes(buffer[at : at + size]))
+        return numbers // part.step_items
+    for part, first, size in zip(parts, record.starts, record.sizes, strict=True):
+        if part.key.endswith("/ragged_row_lengths_0") and size:
+            at = start + first
+            return sum(byte < 0x80 for byte in bytes(buffer[at : at + size]))
+    return 0
+
+
+def _check_steps(start: int, parts: list[Part], record: RecordIndex) -> None:
+    """Raise unless all parts that determine the number of steps agree, or are empty."""
+    steps, columns = record.steps, (record.starts, record.sizes, record.ends)
+    for part, first, size, part_ends in zip(parts, *columns, strict=True):
+        if part.storage == FIXED and size not in (0, steps * part.step_bytes):
+            has, unit = size // 4, "numbers"
+            wants = steps * part.step_bytes // 4
+        elif part_ends and len(part_ends) != steps:
+            has, unit = len(part_ends), "blobs"
+            wants = steps
+        else:
+            continue
+        raise RecordError(
+            f"{part.key!r} has {has:,} {unit}, but {steps:,} steps need {wants:,}",
+            field=part.key,
+            offset=start + first,
+            remedy="The record is damaged, or features.json belongs to another version",
+        )
+
+
+# Values.
 
 Parts = tuple[Part, ...]
 Fetch = Callable[[int, int], bytes]  #: (offset, length) relative to the record's payload
 
 
 class EpisodePlaces(Protocol):
-    """Where the parts of one episode stand, as an index keeps it."""
+    """The places of the parts of one episode, as an index keeps them."""
 
     @property
     def steps(self) -> int:
         """Number of steps."""
 
     def start(self, part: Part) -> int:
-        """First byte of a part, relative to the payload; 0 where the episode has no values."""
+        """First byte of a part, relative to the payload; 0 if the episode has no values of it."""
 
     def size(self, part: Part) -> int:
         """Bytes of a part that is not made of blobs."""
@@ -45,8 +238,8 @@ def values(field: Field, places: EpisodePlaces, fetch: Fetch, start: int, stop: 
     """
     if field.kind == "unsupported":
         raise UnknownFieldError(
-            f"{field.key!r} is of a type that headrace cannot read ({field.dtype})",
-            remedy="Other fields of the dataset are not affected",
+            f"{field.key!r} has a type that headrace cannot read ({field.dtype})",
+            remedy="Choose another field; the others of the dataset are not affected",
         )
     parts = parts_of(field)
     try:
@@ -68,10 +261,15 @@ def blobs(part: Part, places: EpisodePlaces, fetch: Fetch, start: int, stop: int
         raise _absent(part, len(ends), places.steps)
     if start == stop:
         return []
-    base = before = int(ends[start - 1]) if start else 0
+    base = int(ends[start - 1]) if start else 0
     data = fetch(places.start(part) + base, int(ends[stop - 1]) - base)
-    found = []
-    for end in ends[start:stop].tolist():
+    return _cut(data, base, ends[start:stop].tolist())
+
+
+def _cut(data: bytes, base: int, ends: Iterable[int]) -> list[bytes]:
+    """The blobs with these ends, of which `data` holds the bytes from `base` on."""
+    before, found = base, []
+    for end in ends:
         offset, length = blob_place(before, end)
         found.append(data[offset - base : offset - base + length])
         before = end
@@ -84,8 +282,8 @@ def _absent(part: Part, has: int, steps: int) -> RecordError:
         if not has
         else f"{part.key!r} has {has} values, not {steps}",
         field=part.key,
-        remedy="The dataset declares it but this record lacks it: choose another camera or field, "
-        "or leave the episode out",
+        remedy="The schema declares it but this record lacks it: choose another camera or field, "
+        "or exclude the episode",
     )
 
 
@@ -104,16 +302,16 @@ def _fixed(
 
 def _encoded(
     field: Field,
-    parts: tuple[Part, ...],
+    parts: Parts,
     places: EpisodePlaces,
     fetch: Fetch,
     start: int,
     stop: int,
 ) -> Any:
-    """Encoded images as they are; encoded tensors decoded."""
+    """Images, still encoded, or decoded tensors."""
     raw = blobs(parts[-1], places, fetch, start, stop)
     if field.kind == "image":
-        return _objects(raw, (stop - start,))
+        return _objects(raw)
     shapes = _shapes(field, parts[0], places, fetch, places.steps)[start:stop]
     tensors = [decode_tensor(data, field, shape) for data, shape in zip(raw, shapes, strict=True)]
     if None in field.shape:
@@ -123,13 +321,13 @@ def _encoded(
 
 def _span(
     field: Field,
-    parts: tuple[Part, ...],
+    parts: Parts,
     places: EpisodePlaces,
     fetch: Fetch,
     start: int,
     stop: int,
 ) -> Any:
-    """Varints and texts, whose steps have no fixed place, and everything an episode has once."""
+    """Varints and texts, whose steps have no fixed place, and values of the whole episode."""
     if not field.per_step:
         return _episode_value(field, parts, places, fetch)
     width = field.width
@@ -165,13 +363,13 @@ def _episode_value(field: Field, parts: Parts, places: EpisodePlaces, fetch: Fet
 
 def _ragged(
     field: Field,
-    parts: tuple[Part, ...],
+    parts: Parts,
     places: EpisodePlaces,
     fetch: Fetch,
     start: int,
     stop: int,
 ) -> Any:
-    """Nested lists, innermost an array, rebuilt from flat values and row lengths."""
+    """Nested lists of arrays, rebuilt from flat values and row lengths."""
     rows = field.nesting + field.per_step - 1
     value_parts = parts[rows + 1 :] if field.stores_shape else parts
     flat = _list(value_parts[0], places, fetch)
@@ -182,7 +380,7 @@ def _ragged(
     elif field.encoding is not None:
         shapes = _shapes(field, parts[0], places, fetch, len(flat))
         tensors = [decode_tensor(d, field, s) for d, s in zip(flat, shapes, strict=True)]
-        level = _objects(tensors, (len(tensors),))
+        level = _objects(tensors)
     else:
         if field.width is None or (len(flat) % field.width if field.width else len(flat)):
             raise RecordError(f"{len(flat)} flat values do not fill rows of shape {field.shape}")
@@ -191,7 +389,7 @@ def _ragged(
         stops = np.cumsum(row_lengths)
         total = int(stops[-1]) if len(stops) else 0
         if (row_lengths < 0).any() or total != len(level):
-            raise RecordError(f"row lengths add up to {total}, not to {len(level)} values")
+            raise RecordError(f"row lengths sum to {total}, not to {len(level)} values")
         firsts = stops - row_lengths
         level = [level[a:b] for a, b in zip(firsts.tolist(), stops.tolist(), strict=True)]
     if not field.per_step:
@@ -202,27 +400,23 @@ def _ragged(
 
 
 def _list(part: Part, places: EpisodePlaces, fetch: Fetch) -> NDArray[Any]:
-    """All elements of a part that is a span: numbers, or an object array of bytes."""
+    """All elements of a span: numbers, or an object array of bytes."""
     size = places.size(part)
     data = fetch(places.start(part), size) if size else b""
     if part.list_kind == INTS:
         return decode_varints(data)
     if part.list_kind == FLOATS:
         return np.frombuffer(data, "<f4")
-    before, found = 0, []
-    for end in blob_ends(data, 0, len(data)):
-        offset, length = blob_place(before, end)
-        found.append(data[offset : offset + length])
-        before = end
-    return _objects(found, (len(found),))
+    found = _cut(data, 0, blob_ends(data, 0, len(data)))
+    return _objects(found)
 
 
-def _objects(items: list[Any], shape: tuple[int, ...]) -> NDArray[np.object_]:
-    """A list as an object array, whatever its elements are."""
+def _objects(items: list[Any]) -> NDArray[np.object_]:
+    """A list as an object array; arrays in it stay elements."""
     array = np.empty(len(items), object)
-    for index, item in enumerate(items):  # a plain assignment would unpack arrays of equal shape
+    for index, item in enumerate(items):  # assigning the list would unpack arrays of equal shape
         array[index] = item
-    return array.reshape(shape)
+    return array
 
 
 def _typed(flat: NDArray[Any], field: Field) -> NDArray[Any]:
@@ -250,3 +444,104 @@ def _shapes(
 
 def _sizes(field: Field) -> list[int]:
     return [size for size in field.shape if size is not None]
+
+
+# Packed numbers and encoded tensors.
+
+
+def decode_varints(
+    data: bytes, start: int = 0, stop: int | None = None, *, count: int | None = None
+) -> NDArray[np.int64]:
+    """The int64 values [start, stop) of a packed Int64List.
+
+    With `count`, a list of another length is an error.
+
+    >>> decode_varints(bytes([1, 0xAC, 0x02])).tolist()
+    [1, 300]
+    """
+    raw = np.frombuffer(data, np.uint8)
+    last = raw < 0x80
+    stops = np.flatnonzero(last)
+    if len(raw) and (not len(stops) or stops[-1] != len(raw) - 1):
+        raise RecordError("a list of integers ends inside a number")
+    if count is not None and len(stops) != count:
+        raise RecordError(f"a list of integers has {len(stops):,} values, not {count:,}")
+    if len(stops) == len(raw):  # flags and text: every number is one byte
+        return raw[start:stop].astype(np.int64)
+    if start or stop is not None:
+        first = stops[start - 1] + 1 if start else 0
+        stops = stops[start:stop] - first
+        raw = raw[first : first + stops[-1] + 1] if len(stops) else raw[:0]
+        if not len(stops):
+            return np.zeros(0, np.int64)
+    starts = np.concatenate(([0], stops[:-1] + 1))
+    widths = stops - starts + 1
+    widest = int(widths.max())
+    if widest > 10:
+        raise RecordError("a list of integers holds a number of more than 10 bytes")
+    values = np.zeros(len(stops), np.uint64)
+    for k in range(widest):
+        wide = widths > k
+        digits = (raw[starts[wide] + k] & 0x7F).astype(np.uint64)
+        values[wide] |= digits << np.uint64(7 * k)
+    return values.view(np.int64)
+
+
+def decode_tensor(
+    data: bytes, field: Field, shape: tuple[int | None, ...], limit: int = MAX_TENSOR_BYTES
+) -> NDArray[Any]:
+    """One `bytes`- or `zlib`-encoded tensor of `shape`, in which one dimension may be unknown."""
+    dtype = field.np_dtype
+    known = math.prod(size for size in shape if size is not None)
+    open_ended = None in shape
+    expected = known * dtype.itemsize
+    if expected > limit:
+        raise ImageError(
+            f"a tensor of shape {shape} and type {dtype} has {expected:,} bytes, over the limit "
+            f"of {limit:,}",
+            field=field.key,
+            remedy="The record is damaged, or raise the limit (MAX_TENSOR_BYTES)",
+        )
+    if field.encoding == "zlib":
+        data = _inflate(data, limit if open_ended else expected, field)
+    if open_ended:
+        whole = (bool(expected) and len(data) % expected == 0) or (not expected and not data)
+    else:
+        whole = len(data) == expected
+    if not whole:
+        raise ImageError(
+            f"an encoded tensor has {len(data):,} bytes, which do not fit shape {shape} of {dtype}",
+            field=field.key,
+            remedy=_DAMAGED,
+        )
+    sizes = [-1 if size is None else size for size in shape]
+    if open_ended and not expected:
+        sizes = [0 if size == -1 else size for size in sizes]
+    return np.frombuffer(data, dtype.newbyteorder("<")).astype(dtype, copy=False).reshape(sizes)
+
+
+def _inflate(data: bytes, limit: int, field: Field) -> bytes:
+    """Decompress, to at most `limit` bytes."""
+    stream = zlib.decompressobj()
+    try:
+        out = stream.decompress(data, limit + 1)
+    except zlib.error as error:
+        raise ImageError(
+            f"a zlib-encoded tensor cannot be decompressed: {error}",
+            field=field.key,
+            remedy=_DAMAGED,
+        ) from None
+    if len(out) > limit:
+        raise ImageError(
+            f"a zlib-encoded tensor expands to more than {limit:,} bytes",
+            field=field.key,
+            remedy="The record is damaged or malicious; quarantine the episode "
+            "(`headrace verify --quarantine`)",
+        )
+    if not stream.eof:
+        raise ImageError(
+            "a zlib-encoded tensor is truncated",
+            field=field.key,
+            remedy=_DAMAGED,
+        )
+    return out

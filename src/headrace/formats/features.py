@@ -5,7 +5,7 @@ Two dialects occur. The current one names a class and a typed body::
     {"pythonClassName": "...tensor_feature.Tensor",
      "tensor": {"shape": {"dimensions": ["7"]}, "dtype": "float32", "encoding": "none"}}
 
-the older one a class and a content, which may itself be such a body::
+the older one a class and its content, which may itself be such a body::
 
     {"type": "...features.Tensor", "content": {"shape": [7], "dtype": "float32"}}
 
@@ -14,6 +14,7 @@ Nested dicts are flattened to keys joined by "/", exactly as TFDS names them in 
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Iterator
@@ -26,12 +27,24 @@ import numpy as np
 
 from headrace.errors import DatasetError, UnknownFieldError
 
-__all__ = ["STEPS", "Field", "Schema", "parse_features", "read_features"]
+__all__ = [
+    "FEATURES_FILE",
+    "INFO_FILE",
+    "STEPS",
+    "Field",
+    "Schema",
+    "parse_features",
+    "read_features",
+    "read_metadata",
+]
 
+INFO_FILE = "dataset_info.json"
+FEATURES_FILE = "features.json"
+COPY_AGAIN = "Copy it again from the source of the data"
 STEPS = "steps"  #: the RLDS name of the sequence of steps
 _SEQUENCES = {"Dataset", "Sequence"}
 _IMAGES = {"Image", "LabeledImage"}
-# A class of the dataset's own keeps the body of the TFDS class it derives from.
+# A class that the dataset defines keeps the body of the TFDS class it derives from.
 _BODY_CLASSES = {
     "featuresDict": "FeaturesDict",
     "sequence": "Sequence",
@@ -54,7 +67,7 @@ class Field:
     dtype: str  #: numpy's name; "string" for text and bytes
     shape: tuple[int | None, ...]  #: of one step's value (of one image: height, width, channels)
     per_step: bool  #: whether it belongs to a step rather than to the episode
-    nesting: int  #: how many sequences stand between the step, or episode, and the value
+    nesting: int  #: number of sequences between the step, or episode, and the value
     encoding: str | None  #: "jpeg" or "png" (image), "bytes" or "zlib" (tensor), else None
 
     @property
@@ -84,7 +97,7 @@ class Field:
 
     @property
     def width(self) -> int | None:
-        """How many numbers one value has, if that is fixed."""
+        """The number of elements of one value, if that is fixed."""
         if any(size is None for size in self.shape):
             return None
         return math.prod(size for size in self.shape if size is not None)
@@ -127,24 +140,32 @@ class Schema:
         raise UnknownFieldError(f"no {among} {name!r}", remedy=f"Known {among}s: {names}")
 
 
+def read_metadata(path: Path) -> bytes:
+    """The content of a metadata file of TFDS."""
+    try:
+        if path.exists() and not path.is_file():  # opening a FIFO would block
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DatasetError(
+            f"{path.name} is missing, so this is not a complete TFDS dataset",
+            file=str(path),
+            remedy=f"Give the version folder of a dataset (it holds {INFO_FILE} and "
+            f"{FEATURES_FILE}), or copy the file again from the source of the data",
+        ) from None
+    except OSError as error:
+        raise DatasetError(
+            f"{path.name} cannot be read: {error.strerror}", file=str(path), remedy=COPY_AGAIN
+        ) from None
+
+
 def read_features(path: Path) -> Schema:
     """The schema in a `features.json` file."""
-    remedy = "It is written by TFDS beside the shards; copy it again from where the data came"
     try:
-        if path.exists() and not path.is_file():  # a pipe would wait for ever
-            raise OSError("it is not a regular file")
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        raise DatasetError("features.json is missing", file=str(path), remedy=remedy) from None
-    except (OSError, UnicodeDecodeError) as error:
+        return parse_features(json.loads(read_metadata(path)))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DatasetError(
-            f"features.json cannot be read: {error}", file=str(path), remedy=remedy
-        ) from None
-    try:
-        return parse_features(json.loads(text))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise DatasetError(
-            f"features.json is not JSON: {error}", file=str(path), remedy=remedy
+            f"features.json is not JSON: {error}", file=str(path), remedy=COPY_AGAIN
         ) from None
     except DatasetError as error:
         raise error.within(file=str(path)) from None
@@ -156,8 +177,8 @@ def parse_features(tree: Any) -> Schema:
         fields = sorted(_leaves(tree, (), per_step=False, nesting=0, depth=0), key=lambda f: f.key)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DatasetError(
-            f"features.json is not understood: {type(error).__name__} {error}",
-            remedy="It is damaged, or a dialect that headrace does not know: please report it",
+            f"features.json cannot be parsed: {type(error).__name__} {error}",
+            remedy="It is damaged, or in a dialect that headrace does not know: please report it",
         ) from None
     keys = [field.key for field in fields]
     for before, after in pairwise(keys):
@@ -224,7 +245,7 @@ def _leaf(class_name: str, body: dict[str, Any], key: str, per_step: bool, nesti
 
 
 def _class_and_body(node: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """A node's TFDS class and what it says besides, whichever dialect it is in."""
+    """A node's TFDS class and its content, in either dialect."""
     if "pythonClassName" in node:
         class_name = str(node["pythonClassName"]).rsplit(".", 1)[-1]
         for body_name, body_class in _BODY_CLASSES.items():
@@ -236,7 +257,7 @@ def _class_and_body(node: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         return class_name, {}
     class_name = str(node["type"]).rsplit(".", 1)[-1]
     content = node["content"]
-    if isinstance(content, str):  # a body serialised once more
+    if isinstance(content, str):  # a body that is itself serialised
         content = json.loads(content or "{}")
     if class_name == "FeaturesDict" and "proto_cls" in node:
         content = content["features"]

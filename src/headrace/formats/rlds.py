@@ -1,8 +1,7 @@
-"""An RLDS dataset's folder: its metadata and the shards it says it has."""
+"""An RLDS dataset's folder: its metadata and the shards that it lists."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import re
@@ -13,20 +12,24 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from headrace.errors import DatasetError
-from headrace.formats.features import Schema, read_features
+from headrace.formats.features import (
+    COPY_AGAIN,
+    FEATURES_FILE,
+    INFO_FILE,
+    Schema,
+    read_features,
+    read_metadata,
+)
 
-__all__ = ["INFO_FILE", "RldsDataset", "ShardFile", "find_datasets", "read_dataset"]
+__all__ = ["RldsDataset", "ShardFile", "find_datasets", "read_dataset"]
 
-INFO_FILE = "dataset_info.json"
-FEATURES_FILE = "features.json"
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _SEARCH_DEPTH = 4  # root / dataset / config / version
-_COPY_AGAIN = "Copy it again from where the data came"
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """A shard as the metadata announces it."""
+    """A shard as the metadata lists it."""
 
     split: str  #: split it belongs to
     file: str  #: name relative to the dataset's folder
@@ -35,14 +38,14 @@ class ShardFile:
 
 @dataclass(frozen=True)
 class RldsDataset:
-    """What a dataset's folder says of itself. Nothing of the shards has been read."""
+    """The metadata of a dataset's folder. No shard has been read."""
 
     path: Path  #: the version folder
     name: str  #: TFDS name
     version: str  #: TFDS version
     shards: tuple[ShardFile, ...]  #: split by split, in the order of the metadata
     templates: tuple[tuple[str, str], ...]  #: split name and the template of its files' names
-    metadata_hash: str  #: of both metadata files: another hash, another catalog
+    metadata_hash: str  #: of both metadata files; a catalog is rebuilt when it changes
 
     @property
     def title(self) -> str:
@@ -66,7 +69,7 @@ class RldsDataset:
         return lengths
 
     def unlisted_shards(self, names: Iterable[str]) -> list[str]:
-        """Those of `names` that look like shards but that the metadata does not know."""
+        """Those of `names` that look like shards but are not in the metadata."""
         listed = {shard.file for shard in self.shards}
         number = "\x01"  # stands for any number while the rest of the name is escaped
         looks = [
@@ -88,13 +91,13 @@ def read_dataset(path: str | Path) -> RldsDataset:
         if len(below) > 1:
             names = ", ".join(str(folder.relative_to(path)) for folder in below[:5])
             raise DatasetError(
-                f"{len(below)} datasets lie here: {names}{' ...' if below[5:] else ''}",
+                f"found {len(below)} datasets: {names}{' ...' if below[5:] else ''}",
                 file=str(path),
                 remedy="Open one of them",
             )
         path = below[0] if below else path
-    info_bytes = _read(path / INFO_FILE)
-    features_bytes = _read(path / FEATURES_FILE)
+    info_bytes = read_metadata(path / INFO_FILE)
+    features_bytes = read_metadata(path / FEATURES_FILE)
     try:
         info = json.loads(info_bytes)
         name, version = str(info["name"]), str(info["version"])
@@ -105,9 +108,9 @@ def read_dataset(path: str | Path) -> RldsDataset:
         raise error.within(file=str(path / INFO_FILE)) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DatasetError(
-            f"{INFO_FILE} is not understood: {type(error).__name__} {error}",
+            f"{INFO_FILE} cannot be parsed: {type(error).__name__} {error}",
             file=str(path / INFO_FILE),
-            remedy=_COPY_AGAIN,
+            remedy=COPY_AGAIN,
         ) from None
     if kind not in ("tfrecord", "file_format.tfrecord"):
         raise DatasetError(
@@ -152,7 +155,7 @@ def _split(entry: dict[str, Any], dataset: str) -> tuple[str, str, list[ShardFil
                 f"filepathTemplate {template!r} of split {split!r} points outside the dataset's "
                 f"folder: {name!r}",
                 dataset=dataset,
-                remedy="Shards must lie in the folder of their metadata; mend the template",
+                remedy="Shards must be in the folder of their metadata; correct the template",
             )
     shards = [ShardFile(split, name, size) for name, size in zip(names, lengths, strict=True)]
     return split, template, shards
@@ -190,24 +193,6 @@ def _folder(path: str | Path) -> Path:
     return path
 
 
-def _read(path: Path) -> bytes:
-    try:
-        if path.exists() and not path.is_file():  # a pipe would wait for ever
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise DatasetError(
-            f"{path.name} is missing, so this is not a complete TFDS dataset",
-            file=str(path),
-            remedy=f"Give the version folder of a dataset (it holds {INFO_FILE} and "
-            f"{FEATURES_FILE}), or copy the file again from where the data came",
-        ) from None
-    except OSError as error:
-        raise DatasetError(
-            f"{path.name} cannot be read: {error.strerror}", file=str(path), remedy=_COPY_AGAIN
-        ) from None
-
-
 def find_datasets(path: str | Path) -> list[Path]:
     """The version folders at or below a path: one dataset, its versions, or a root of many."""
     root = _folder(path)
@@ -218,7 +203,7 @@ def find_datasets(path: str | Path) -> list[Path]:
             file=str(root),
             remedy=f"A dataset is a folder <name>/<version>/ with {INFO_FILE}, {FEATURES_FILE} "
             "and TFRecord shards, a set of tables a folder of *.parquet files; try `headrace synth "
-            "DIR` for some to play with",
+            "DIR` to generate some",
         )
     return found
 
@@ -232,7 +217,7 @@ def _version_folders(folder: Path, depth: int) -> Iterator[Path]:
         ) from None
     names = {entry.name for entry in entries}
     if INFO_FILE in names or FEATURES_FILE in names or any(".tfrecord" in name for name in names):
-        yield folder  # even if half of it is missing: reading it says what
+        yield folder  # even if incomplete: reading it says what is missing
         return
     if depth < _SEARCH_DEPTH:
         for entry in entries:

@@ -1,4 +1,4 @@
-"""TFRecord framing: where each record lies, and whether its checksums hold.
+"""TFRecord framing: the place of each record, and its checksums.
 
 A file is a chain of records::
 
@@ -23,7 +23,7 @@ FOOTER = 4  #: bytes after a payload
 _MASK_DELTA = 0xA282EAD8
 _COMPRESSED = {b"\x1f\x8b": "gzip", b"\x78\x01": "zlib", b"\x78\x9c": "zlib", b"\x78\xda": "zlib"}
 _DAMAGED = (
-    "The file is damaged or was not copied completely: fetch it again, or go on without the "
+    "The file is damaged or was not copied completely: fetch it again, or continue without the "
     "episodes that cannot be read (`headrace index --quarantine`)"
 )
 
@@ -39,8 +39,8 @@ def masked_crc(data: Buffer) -> int:
 def record_places(read: Callable[[int, int], bytes], size: int) -> Iterator[tuple[int, int]]:
     """Yield (payload offset, payload length) of every record of a file of `size` bytes.
 
-    `read(offset, length)` is only ever asked for the 12-byte headers. A header whose checksum is
-    wrong, or a record that points past the end, raises: nothing behind it can be found.
+    `read(offset, length)` is called for the 12-byte headers only. A header with a wrong checksum,
+    or a record that points past the end, raises: nothing after it can be found.
     """
     position = 0
     while position < size:
@@ -75,5 +75,5 @@ def record_places(read: Callable[[int, int], bytes], size: int) -> Iterator[tupl
 
 
 def payload_is_intact(payload: Buffer, footer: bytes) -> bool:
-    """Whether the checksum behind a payload is the payload's."""
+    """Whether the checksum after a payload is right."""
     return masked_crc(payload) == int.from_bytes(footer, "little")

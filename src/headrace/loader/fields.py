@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from headrace.catalog.catalog import Catalog
 from headrace.formats.example import blob_ends, blob_place
+from headrace.formats.extract import FIXED, decode_varints, parts_of
 from headrace.formats.features import Field
-from headrace.formats.layout import FIXED, parts_of
-from headrace.formats.numbers import decode_varints
 
 __all__ = ["NumberField", "RobotNames", "TextField"]
 

@@ -23,11 +23,14 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
 from headrace.errors import UsageError
+from headrace.files import atomic_write, replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +44,9 @@ __all__ = [
     "PAPER",
     "RULE",
     "SOFT",
+    "Svg",
     "area",
+    "available",
     "figure",
     "hint",
     "line",
@@ -113,14 +118,16 @@ CSS = (
 _EDGE = 14
 
 
-def require(feature: str, *modules: str) -> None:
-    """Check that the extra `plots` is installed; the error names the feature that needs it."""
-    from importlib.util import find_spec
+def available(*modules: str) -> bool:
+    """Whether matplotlib and the given modules are installed, without importing them."""
+    return all(find_spec(name) is not None for name in ("matplotlib", *modules))
 
-    missing = [name for name in modules or ("matplotlib",) if find_spec(name) is None]
-    if missing:
+
+def require(feature: str, *modules: str) -> None:
+    """Raise an error that names the feature and the remedy, unless `available`."""
+    if not available(*modules):
         raise UsageError(
-            f"{feature} needs {' and '.join(missing)}, which this Python does not have",
+            f"{feature} needs {' and '.join(('matplotlib', *modules))}, and not all is installed",
             remedy="pip install 'headrace[plots]'",
         )
 
@@ -189,6 +196,7 @@ def line(number: int) -> dict[str, Any]:
         "linestyle": DASHES[number % len(DASHES)],
         "marker": MARKERS[number % len(MARKERS)],
         "markeredgecolor": PAPER,
+        "markeredgewidth": 0.8,
         "markersize": 8,
     }
 
@@ -229,16 +237,44 @@ def hint(artist: Any, text: str) -> None:
 def save(figure: Figure, path: Path, *, title: str = "") -> None:
     """Write a figure to an .svg file, or to a picture such as .png at twice its size."""
     if path.suffix == ".svg":
-        path.write_text(svg(figure, title, standalone=True), "utf-8")
+        atomic_write(path, svg(figure, title).file())
     else:
-        figure.savefig(path, format=path.suffix.lstrip("."))
+        with replacing(path) as file:
+            figure.savefig(file, format=path.suffix.lstrip("."))
 
 
-def svg(figure: Figure, title: str, *, name: str = "figure", standalone: bool = False) -> str:
-    """A figure as an element for a page whose style has `CSS`, or as a file of its own.
+@dataclass(frozen=True, slots=True)
+class Svg:
+    """A figure as SVG text."""
 
-    Within one page `name` must be unique: it keeps the figures' internal references apart.
-    """
+    title: str
+    width: float
+    height: float
+    body: str
+
+    def element(self) -> str:
+        """For a page whose style has `CSS`."""
+        return self._element(0)
+
+    def file(self) -> str:
+        """A file of its own."""
+        size = f'width="{self.width + 2 * _EDGE:g}" height="{self.height + 2 * _EDGE:g}"'
+        paper = f'<rect style="fill:{PAPER};fill:var(--paper)" x="{-_EDGE}" y="{-_EDGE}" {size}/>'
+        more = f' xmlns="http://www.w3.org/2000/svg" {size}'
+        text = self._element(_EDGE, more, f"<style>{CSS}</style>{paper}")
+        return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+
+    def _element(self, edge: float, more: str = "", before: str = "") -> str:
+        title = escape(printable(self.title), quote=True)
+        size = f"{self.width + 2 * edge:g} {self.height + 2 * edge:g}"
+        return (
+            f'<svg{more} class="plot" role="img" aria-label="{title}" '
+            f'viewBox="{-edge:g} {-edge:g} {size}"><title>{title}</title>{before}{self.body}</svg>'
+        )
+
+
+def svg(figure: Figure, title: str, name: str = "figure") -> Svg:
+    """A figure as SVG; a name that is unique within a page keeps its references apart."""
     import matplotlib
 
     buffer = io.BytesIO()
@@ -247,35 +283,16 @@ def svg(figure: Figure, title: str, *, name: str = "figure", standalone: bool = 
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     root = ElementTree.fromstring(buffer.getvalue())
     width, height = (float(value) for value in root.attrib["viewBox"].split()[2:])
-    body = "".join(
-        ElementTree.tostring(child, encoding="unicode")
-        for child in root
-        if _cleaned(child) not in ("metadata", "style")
-    )
-    title = printable(title).replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
-    if not standalone:
-        return _element(title, (0, 0, width, height), body)
-    box = (-_EDGE, -_EDGE, width + 2 * _EDGE, height + 2 * _EDGE)
-    size = 'width="{2:g}" height="{3:g}"'.format(*box)
-    paper = f'<rect style="fill:{PAPER};fill:var(--paper)" x="{-_EDGE}" y="{-_EDGE}" {size}/>'
-    attributes = f' xmlns="http://www.w3.org/2000/svg" {size}'
-    text = _element(title, box, f"<style>{CSS}</style>{paper}{body}", attributes)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}\n'
+    _clean(root)
+    body = "".join(ElementTree.tostring(child, encoding="unicode") for child in root)
+    return Svg(title, width, height, body)
 
 
-def _element(title: str, box: tuple[float, ...], body: str, more: str = "") -> str:
-    view = " ".join(f"{value:g}" for value in box)
-    return (
-        f'<svg{more} class="plot" role="img" aria-label="{title}" viewBox="{view}">'
-        f"<title>{title}</title>{body}</svg>"
-    )
-
-
-def _cleaned(root: ElementTree.Element) -> str:
-    """Make what matplotlib wrote small and free of its own style; the element's name."""
+def _clean(root: ElementTree.Element) -> None:
+    """Make what matplotlib wrote small and free of its own style."""
     for parent in root.iter():
         for child in list(parent):
-            if child.tag.endswith("}style"):
+            if child.tag.endswith(("}style", "}metadata")):
                 parent.remove(child)
     for node in root.iter():
         node.tag = node.tag.rpartition("}")[2]
@@ -299,7 +316,6 @@ def _cleaned(root: ElementTree.Element) -> str:
             attributes["style"] = f"fill: {fill}"
         if declared := attributes.get("style"):
             attributes["style"] = ";".join(_themed(declared))
-    return root.tag
 
 
 def _themed(declarations: str) -> Iterator[str]:
@@ -313,6 +329,13 @@ def _themed(declarations: str) -> Iterator[str]:
 
 
 def _short(path: str) -> str:
-    """Path data to a tenth of a pixel: finer is not visible."""
-    rounded = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}", path)
-    return re.sub(r"\s+", " ", rounded).strip()
+    """Path data to a tenth of a pixel, as finer is not visible; a line needs to be named once."""
+    rounded = re.sub(r"\d+\.\d+", lambda number: f"{round(float(number[0]), 1):g}", path)
+    words, shown, last = rounded.split(), list[str](), ""
+    for word in words:
+        if word.isalpha():
+            if word == last == "L":
+                continue
+            last = word
+        shown.append(word)
+    return " ".join(shown)

@@ -4,7 +4,8 @@ A recipe is a package in this folder that is listed in `RECIPES` and has
 
     conf/config.yaml    its Hydra config, which says `recipe: NAME`, with groups beside it;
     conf/experiment/    one file an experiment: what `headrace train experiment=...` names
-    options.py          DEFAULTS: the groups whose defaults are dataclasses, by name, for Hydra
+    options.py          DEFAULTS: the defaults of config groups, as dataclasses or plain values, by
+                        `group` or `group/choice`, for Hydra
                         read(experiment, values) -> options: the composed config as checked
                         dataclasses; no framework is imported for it
     program.py          train(options, run) -> Ended: trains, in a `RunFolder` (see `training`)
@@ -57,7 +58,7 @@ class Recipe:
         return Path(__file__).parent / self.name / "conf"
 
     def defaults(self) -> Mapping[str, Any]:
-        """Dataclasses with the defaults of config groups, by `group` or `group/choice`."""
+        """The defaults of config groups, by `group` or `group/choice`."""
         found: Mapping[str, Any] = self._module("options").DEFAULTS
         return found
 

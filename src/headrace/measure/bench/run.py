@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.config.documents import to_yaml
+from headrace.errors import UsageError
 from headrace.files import atomic_write
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import shuffle_of
@@ -170,6 +171,8 @@ def draw(folder: Path, *, comparison: bool = False) -> None:
             write_comparison([folder], folder / "report.html")
         else:
             write_run_report(folder)
+    except UsageError as error:  # for want of the extra `plots`, or of space
+        _log.warning("%s; then `headrace report %s`", error, folder)
     except Exception:
         with (folder / "log.txt").open("a") as log:
             log.write(traceback.format_exc())

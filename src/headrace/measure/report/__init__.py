@@ -8,6 +8,6 @@ write_comparison([Path("runs/a"), Path("runs/b")], Path("comparison.html"))
 
 from __future__ import annotations
 
-from headrace.measure.report.write import write_comparison, write_run_report
+from headrace.measure.report.page import write_comparison, write_run_report
 
 __all__ = ["write_comparison", "write_run_report"]

@@ -13,12 +13,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.engine.machine import allowed_cpus
 from headrace.errors import UsageError
-from headrace.jobs import allowed_cpus
-from headrace.loader.rows.order import OPEN_PIECES, Shuffle
+from headrace.loader.options import RowOptions, Shuffle, rank_and_world_size
 from headrace.loader.rows.rowset import RowSet
 from headrace.loader.rows.work import Outputs, Transform
-from headrace.loader.settings import rank_and_world
 from headrace.outputs.grain.framework import DatasetIterator, IterDataset, MapDataset, to_batches
 from headrace.outputs.grain.sources import DrawnBatches, SampleSource, WindowSource
 from headrace.sampling.ranks import draws_after
@@ -165,14 +164,14 @@ def map_dataset(
     source: WindowSource | SampleSource,
     *,
     shuffle: Shuffle = "exact",
-    open_pieces: int = OPEN_PIECES,
+    open_pieces: int = RowOptions().open_pieces,
     epochs: int = 1,
 ) -> Any:
     """A source in headrace's order as a Grain `MapDataset`, for pipelines of one's own.
 
     It takes the place of `MapDataset.source(source).seed(seed).shuffle().repeat(epochs)`.
     """
-    drawn = source.drawn(shuffle, open_pieces, world=1)
+    drawn = source.drawn(shuffle, open_pieces, world_size=1)
     numbers = HostDraws(epochs * drawn.pass_draws, 0, 1, 0, 1)
     return numbers.map(_Element(drawn))
 
@@ -186,14 +185,14 @@ def grain_pipeline(
     many: bool | None = None,
     seed: int = 0,
     shuffle: Shuffle = "exact",
-    open_pieces: int = OPEN_PIECES,
+    open_pieces: int = RowOptions().open_pieces,
     epochs: int | None = None,
     num_threads: int | None = None,
     num_workers: int = 0,
     prefetch_buffer_size: int | None = None,
     per_worker_buffer_size: int = 2,
     rank: int | None = None,
-    world: int | None = None,
+    world_size: int | None = None,
 ) -> Pipeline:
     """Batches of windows or samples, shuffled, by Grain's threads or worker processes.
 
@@ -204,7 +203,7 @@ def grain_pipeline(
     The batches are those of `hr.RowLoader` or `hr.Loader` with the same seed, whatever the numbers
     of threads and workers. `transform`, `outputs` and `many` are for windows, as there. epochs:
     passes, of which the last batch is dropped if it is short; None: without end. Buffers count
-    batches. rank and world: this host among its peers, by default from the environment.
+    batches. rank and world_size: this host among its peers, by default from the environment.
     """
     if not isinstance(source, (WindowSource, SampleSource)):
         source = WindowSource(source, transform, outputs, many=many, seed=seed)
@@ -221,12 +220,12 @@ def grain_pipeline(
             f"the source has seed {own_seed} and the pipeline {seed}",
             remedy="Give both the same seed",
         )
-    rank, world = rank_and_world(rank, world)
+    rank, world_size = rank_and_world_size(rank, world_size)
     threads = num_threads
     if threads is None:
         threads = 1 if num_workers else min(_MOST_THREADS, allowed_cpus())
     return Pipeline(
-        source.drawn(shuffle, open_pieces, world),
+        source.drawn(shuffle, open_pieces, world_size),
         seed=seed,
         batch_size=batch_size,
         epochs=epochs,
@@ -235,5 +234,5 @@ def grain_pipeline(
         prefetch=2 * threads if prefetch_buffer_size is None else prefetch_buffer_size,
         worker_prefetch=per_worker_buffer_size,
         rank=rank,
-        world=world,
+        world=world_size,
     )

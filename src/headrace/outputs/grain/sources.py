@@ -10,21 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, Unpack
 
 import numpy as np
 
 from headrace.config import Mixture
 from headrace.engine.statistics import Counters
 from headrace.formats.parquet.columns import Rows
-from headrace.loader.opened import WindowSpec
+from headrace.loader.options import LoaderFields, LoaderOptions, Shuffle, changed_options
 from headrace.loader.rows.loader import check_hosts
-from headrace.loader.rows.order import OPEN_PIECES, Shuffle, fingerprint_of, order_of
+from headrace.loader.rows.order import fingerprint_of, order_of
 from headrace.loader.rows.plan import RowPlanner
 from headrace.loader.rows.rowset import RowSet
 from headrace.loader.rows.work import Outputs, RowWork, Transform
-from headrace.loader.samples import NO_LIMIT, MixtureSamples
-from headrace.loader.settings import Settings
+from headrace.loader.samples import MixtureSamples
 from headrace.sampling.sampler import Sampler
 
 __all__ = ["DrawnBatches", "SampleSource", "WindowSource"]
@@ -76,9 +75,9 @@ class WindowSource:
             raise IndexError(f"window {window} of {length}")
         return self.work.one(int(window) % length, epoch=0)
 
-    def drawn(self, shuffle: Shuffle, open_pieces: int, world: int) -> DrawnBatches:
+    def drawn(self, shuffle: Shuffle, open_pieces: int, world_size: int) -> DrawnBatches:
         """Its windows in headrace's order."""
-        check_hosts(len(self.rows), world)
+        check_hosts(len(self.rows), world_size)
         if shuffle == "exact":
             self.rows.fill_store()
         return _DrawnWindows(self.work, shuffle, open_pieces)
@@ -87,7 +86,7 @@ class WindowSource:
 class _DrawnWindows:
     """Batches of windows, by draw number."""
 
-    def __init__(self, work: RowWork, shuffle: Shuffle, open_pieces: int = OPEN_PIECES) -> None:
+    def __init__(self, work: RowWork, shuffle: Shuffle, open_pieces: int) -> None:
         self._work = work
         order = order_of(work.rows, shuffle, work.seed, open_pieces)
         self._planner = RowPlanner(work.rows.windows, order)
@@ -125,42 +124,21 @@ class SampleSource:
     def __init__(
         self,
         mixture: Mixture | str | Path,
-        *,
-        image_size: int | tuple[int, int],
-        seed: int = 0,
-        frames: WindowSpec | str = "endpoints",
-        metadata: Literal["none", "dataset", "full"] = "full",
-        action_chunk: int | None = None,
-        resize: str = "bilinear",
+        **changes: Unpack[LoaderFields],
     ) -> None:
         if not isinstance(mixture, Mixture):
             mixture = Mixture.load(mixture)
-        settings = Settings.checked(
-            batch_size=1,
-            image_size=image_size,
-            seed=seed,
-            frames=frames,
-            metadata=metadata,
-            action_chunk=action_chunk,
-            threads=1,
-            processes=False,
-            budget=NO_LIMIT,
-            keep_free=0,
-            resize=resize,
-            on_error="raise",
-            max_errors=0,
-            rank=0,
-            world=1,
-        )
-        self.samples = MixtureSamples(mixture, settings)
+        options = changed_options(LoaderOptions(batch_size=1, workers=1), changes)
+        self.samples = MixtureSamples(mixture, options)
         self.names = self.samples.names
         self._length = sum(items.length for items in self.samples.items)
 
     def __repr__(self) -> str:
-        settings = self.samples.settings
+        options = self.samples.options
+        height, width = options.size
         return (
             f"SampleSource({len(self.names)} sources, {self._length} samples, "
-            f"{settings.height}x{settings.width}, seed {settings.seed})"
+            f"{height}x{width}, seed {options.seed})"
         )
 
     def __len__(self) -> int:
@@ -172,10 +150,10 @@ class SampleSource:
         batch = _DrawnSamples(self.samples)([int(draw) % self._length])
         return {name: values[0] for name, values in batch.items()}
 
-    def drawn(self, shuffle: Shuffle, open_pieces: int, world: int) -> DrawnBatches:
+    def drawn(self, shuffle: Shuffle, open_pieces: int, world_size: int) -> DrawnBatches:
         """The mixture's draws, whose order is always the exact one."""
         del shuffle, open_pieces
-        check_hosts(self._length, world)
+        check_hosts(self._length, world_size)
         return _DrawnSamples(self.samples)
 
 

@@ -14,13 +14,19 @@ from headrace.recipes.training.options import (
     DataOptions,
     LoggingOptions,
     TrainingOptions,
+    agreed,
     check_path,
+    data_defaults,
 )
 
 __all__ = ["DEFAULTS", "LaqOptions", "read"]
 
 #: Config groups whose defaults are those of a dataclass: `group`, or `group/choice`.
-DEFAULTS = {"data/_base": DataOptions(), "training": TrainingOptions(), "logging": LoggingOptions()}
+DEFAULTS = {
+    "data/_base": data_defaults(),
+    "training": TrainingOptions(),
+    "logging": LoggingOptions(),
+}
 
 _PRESETS = ("full", "lapa", "small", "tiny")
 
@@ -74,10 +80,11 @@ class _Groups:
 
 def read(experiment: str, values: Mapping[str, Any]) -> LaqOptions:
     """The options of a composed config; nothing is opened but the mixture's file."""
-    groups = typed(_Groups, values)
+    groups = typed(_Groups, {**values, "data": {}})
     preset, model = _model(groups.model)
-    size = groups.data.loader.image_size
-    if size is not None and size != model.image_size:
+    groups = typed(_Groups, agreed(values, model.image_size))
+    if groups.data.loader.size != (model.image_size, model.image_size):
+        size = groups.data.loader.image_size
         raise UsageError(
             f"data.loader.image_size is {size} but model.image_size is {model.image_size}",
             remedy="Set model.image_size alone: the loader takes it",

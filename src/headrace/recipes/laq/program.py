@@ -104,8 +104,8 @@ def _train(
         tell(f"generating {len(synth.only)} datasets (once)")
     generated = options.data.make()
     mixture = options.data.open_mixture(generated)
-    choices = {"seed": training.seed, **options.data.loader.given()}
-    data = HeadraceDataModule(mixture, image_size=size, **choices)
+    loading = options.data.loader
+    data = HeadraceDataModule(mixture, loading.loader(), pin=loading.pin, decode=loading.decode)
 
     times = f" x {training.accumulate}" if training.accumulate > 1 else ""
     where = f" in {generated}" if generated is not None else ""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
+from headrace.engine import allowed_cpus
 from headrace.errors import HeadraceError, UsageError
-from headrace.jobs import allowed_cpus
 
 __all__ = ["Devices", "explain_failure", "peak_flops"]
 

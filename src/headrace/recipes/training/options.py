@@ -18,47 +18,37 @@ import headrace
 from headrace.catalog import cache_folder
 from headrace.config import Mixture, overridden, plain
 from headrace.errors import UsageError
+from headrace.loader import LoaderOptions
 from headrace.testing import synthesize
 
 __all__ = [
     "DataOptions",
-    "LoaderChoices",
+    "LoadingOptions",
     "LoggingOptions",
     "SyntheticData",
     "TrainingOptions",
+    "agreed",
     "check_path",
+    "data_defaults",
 ]
 
 
 # -- data ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderChoices:
-    """Options of `HeadraceDataModule`; None: its default."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingOptions(LoaderOptions):
+    """The options of a loader, and those that `HeadraceDataModule` adds."""
 
-    batch_size: int = 32  #: samples a rank takes a batch
-    image_size: int | None = None  #: must be the model's, which is taken
-    seed: int | None = None  #: None: that of the training
-    metadata: Literal["none", "dataset", "full"] = "full"  #: less tells less about a bad loss
-    threads: int | None = None  #: None: one a CPU
-    processes: bool = True
-    budget: int | str | None = None  #: memory for batches in flight, as 2GiB
-    keep_free: int | str | None = None  #: memory to leave to others, as 1GiB
-    resize: str = "bilinear"
-    on_error: Literal["raise", "skip"] = "raise"  #: skip: leave out damaged samples
-    max_errors: int = 100  #: of those, before the run ends
-    pin: bool | None = None
-    decode: Literal["cpu", "gpu", "auto"] = "cpu"  #: auto: by the one that makes the run faster
+    batch_size: int = 32  #: samples of a batch of one rank
+    pin: bool | None = None  #: batches in pinned memory; None: if they are sent to a GPU
+    decode: Literal["cpu", "gpu", "auto"] = "cpu"  #: auto: where the run is faster
 
-    def __post_init__(self) -> None:
-        if self.batch_size < 1:
-            raise UsageError(f"batch_size is {self.batch_size}", remedy="Give 1 or more")
-
-    def given(self) -> dict[str, Any]:
-        """Those that are not left to the data module; the image size comes from the model."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {k: v for k, v in values.items() if v is not None and k != "image_size"}
+    def loader(self) -> LoaderOptions:
+        """Those of the loader alone."""
+        return LoaderOptions(
+            **{each.name: getattr(self, each.name) for each in fields(LoaderOptions)}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +103,7 @@ class DataOptions:
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: over the mixture's own
     sources: Mapping[str, Any] = field(default_factory=dict)  #: likewise, by name
     synth: SyntheticData | None = None  #: datasets to generate where there is no root
-    loader: LoaderChoices = field(default_factory=LoaderChoices)
+    loader: LoadingOptions = field(default_factory=LoadingOptions)
 
     def make(self) -> Path | None:
         """Generate synthetic datasets, if they are to be trained on; the folder they are in."""
@@ -228,6 +218,28 @@ class LoggingOptions:
         for name in ("every", "print_every"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}", remedy="Give 1 or more")
+
+
+def data_defaults() -> dict[str, Any]:
+    """The defaults of the group `data`, for Hydra; image size and seed are agreed later."""
+    values: dict[str, Any] = plain(DataOptions())
+    return {**values, "loader": {**values["loader"], "image_size": None, "seed": None}}
+
+
+def agreed(values: Mapping[str, Any], image_size: int) -> dict[str, Any]:
+    """A composed config in which the loader has the image size of the model and the run's seed.
+
+    Where the config gives them, it is left as it is.
+    """
+    data, training = values.get("data"), values.get("training")
+    loader = data.get("loader") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not isinstance(loader, Mapping):
+        return dict(values)
+    seed = training.get("seed") if isinstance(training, Mapping) else None
+    usable = isinstance(seed, int) and not isinstance(seed, bool)
+    shared = {"image_size": image_size, "seed": seed if usable else TrainingOptions().seed}
+    given = {key: value for key, value in loader.items() if key not in shared or value is not None}
+    return {**values, "data": {**data, "loader": {**shared, **given}}}
 
 
 def check_path(key: str, path: str | None) -> None:
