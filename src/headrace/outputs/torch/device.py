@@ -1,26 +1,236 @@
-"""To a CUDA device: pinned slots, and copies on a stream of their own."""
+"""Batches as tensors, and their way to a CUDA device, one ahead of the consumer.
+
+A copy continues after it was ordered, so the host's batch is held, and with it its slot, until the
+copy is complete. The next copy is ordered when a batch is handed out, but only if the host has that
+batch ready: the first batch never waits for the second.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, Literal, NotRequired, Protocol, TypeAlias, TypedDict, cast, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from headrace.engine.feeders import Feeders
 from headrace.errors import UsageError
-from headrace.loader.batch import Batch, EncodedBatch
-from headrace.outputs.torch.batch import Layout, TorchBatch, in_layout, to_tensors
+from headrace.loader import Batch
+from headrace.loader.batch import EncodedBatch
 from headrace.outputs.torch.jpeg import JpegDecoder
 
-__all__ = ["Copying", "CudaTarget", "checked_device"]
+__all__ = [
+    "Ahead",
+    "Copying",
+    "CudaTarget",
+    "Decoded",
+    "Layout",
+    "Source",
+    "TorchBatch",
+    "checked_device",
+    "checked_layout",
+    "to_tensors",
+]
 
 _cuda: Any = torch.cuda  # much of it has no types
+
+Layout: TypeAlias = Literal["BCTHW", "BTHWC"]
+
+_ARRAYS = (
+    "draws",
+    "dataset",
+    "episode_id",
+    "frame_idx",
+    "offset",
+    "action",
+    "action_is_pad",
+    "state",
+)
+
+
+class TorchBatch(TypedDict):
+    """A batch of windows. What the metadata mode leaves out has no key.
+
+    On the CPU all tensors but `draws` are views of pooled memory: it is reused when the last of
+    them is gone, so let go of them, or clone what you keep.
+    """
+
+    frames: Tensor  #: uint8 [B, 3, T, H, W] or [B, T, H, W, 3]
+    names: tuple[str, ...]  #: table of source names
+    draws: Tensor  #: int64 [B] numbers of the draws
+    dataset: NotRequired[Tensor]  #: int32 [B] index into `names`
+    episode_id: NotRequired[Tensor]  #: int64 [B] shard number << 32 | record number
+    frame_idx: NotRequired[Tensor]  #: int32 [B] start t
+    offset: NotRequired[Tensor]  #: int32 [B] steps to the last frame
+    action: NotRequired[Tensor]  #: float32 [B, A] summed over the window, or [B, C, A]
+    action_is_pad: NotRequired[Tensor]  #: bool [B, C] beyond the episode's end
+    state: NotRequired[Tensor]  #: float32 [B, S] at t
+    language: NotRequired[list[str]]  #: [B] instruction at t
+    robot: NotRequired[list[str]]  #: [B] where a source names it, else ""
+
+
+def to_tensors(batch: Batch, layout: Layout) -> TorchBatch:
+    """The batch as tensors on the CPU, without a copy.
+
+    Each tensor keeps the memory on lease. BCTHW is a permuted view: its strides are those of
+    `torch.channels_last_3d`, and `.contiguous()` would copy.
+    """
+    values: dict[str, Any] = {"frames": in_layout(torch.from_numpy(batch.frames), layout)}
+    for name in _ARRAYS:
+        array = getattr(batch, name)
+        if array is not None:
+            values[name] = torch.from_numpy(array)
+    if batch.language is not None:
+        values["language"] = batch.language
+    if batch.robot is not None:
+        values["robot"] = batch.robot
+    values["names"] = batch.names
+    return cast(TorchBatch, values)
+
+
+def in_layout(frames: Tensor, layout: Layout) -> Tensor:
+    """Frames [B, T, H, W, C] seen in a layout, without a copy."""
+    return frames.permute(0, 4, 1, 2, 3) if layout == "BCTHW" else frames
+
+
+def checked_layout(layout: str) -> Layout:
+    """A layout as the user wrote it, in any case."""
+    if layout.upper() not in get_args(Layout):
+        raise UsageError(f"layout is {layout!r}", remedy="Give BCTHW or BTHWC")
+    return cast(Layout, layout.upper())
+
+
+# -- one ahead of the consumer ------------------------------------------------------------------
+
+
+class Source(Protocol):
+    """Batches of the host: a loader, or a validation pass."""
+
+    @property
+    def ready(self) -> int:
+        """Batches that `next` would give without a wait."""
+
+    def __next__(self) -> Batch: ...
+
+
+class Sent(Protocol):
+    """A batch that is being copied."""
+
+    def done(self) -> bool:
+        """Whether the copy is over, so that the host's memory may change."""
+
+    def wait(self, *, held_up: bool = True) -> None:
+        """Return when it is over; whether that holds the consumer up."""
+
+    def take(self) -> TorchBatch:
+        """The batch, for work that the caller queues from now on; called once."""
+
+
+class Ahead(Iterator[TorchBatch]):
+    """Hands out the batches of a source, each sent to the device before it is asked for."""
+
+    def __init__(self, source: Source, send: Callable[[Batch], Sent]) -> None:
+        self._source = source
+        self._send = send
+        self._taken: Batch | None = None  # from the source, and not sent yet
+        self._next: Sent | None = None
+        self._copying: list[tuple[Sent, Batch]] = []  # one at most
+        # Memory must not be reused under a running copy, not even when everything is let go.
+        self._finalizer = weakref.finalize(self, _finish, self._copying)
+
+    @property
+    def ahead(self) -> int:
+        """Batches taken from the source that the consumer has not had."""
+        return (self._taken is not None) + (self._next is not None)
+
+    def __next__(self) -> TorchBatch:
+        if self._copying and self._copying[0][0].done():
+            self._copying.clear()
+        sent = self._next or self._order()
+        self._next = None
+        # What goes wrong with the next batch belongs to the next call, which tries it again.
+        with contextlib.suppress(Exception):
+            if self._source.ready:
+                self._next = self._order()
+        return sent.take()
+
+    def close(self) -> None:
+        """Forget the batch ahead, and return when no copy runs any more."""
+        self._taken = self._next = None
+        _finish(self._copying)
+
+    def _order(self) -> Sent:
+        # One copy at a time: its slot is back before we wait for a batch that may need it.
+        _finish(self._copying)
+        if self._taken is None:
+            self._taken = next(self._source)
+        sent = self._send(self._taken)
+        self._copying.append((sent, self._taken))
+        self._taken = None
+        return sent
+
+
+def _finish(copying: list[tuple[Sent, Batch]]) -> None:
+    while copying:
+        copying[0][0].wait()
+        copying.pop()
+
+
+_FOREVER = 3600.0
+
+
+class Decoded(Iterator[TorchBatch]):
+    """Takes batches, has them decoded by a device, and hands them out in order.
+
+    Ordering the decoding of a batch takes a thread as long as the device takes for it, so a thread
+    of its own does it: one batch waits ready while the next is decoded. `source()` gives what
+    takes a batch, or None when that is gone: the thread must not keep alive what its consumer
+    has let go.
+    """
+
+    about: Batch  #: what was handed out last, without its frames
+
+    def __init__(
+        self, source: Callable[[], Callable[[], Batch] | None], send: Callable[[Batch], Sent]
+    ) -> None:
+        self._feeders = Feeders([_sent(source, send)], depth=1, name="headrace-device")
+        self._finalizer = weakref.finalize(self, self._feeders.close, 0.0)
+
+    def __next__(self) -> TorchBatch:
+        sent, self.about = self._feeders.take(0)
+        return sent.take()
+
+    def close(self) -> None:
+        """Forget what is ahead; returns when nothing is taken or decoded any more."""
+        self._feeders.close(_FOREVER)
+
+
+def _sent(
+    source: Callable[[], Callable[[], Batch] | None], send: Callable[[Batch], Sent]
+) -> Iterator[tuple[Sent, Batch]]:
+    """Batches whose copy and decoding are over, so that their slots are free again."""
+    while (take := source()) is not None:
+        try:
+            batch = take()
+        except StopIteration:
+            return
+        del take
+        sent = send(batch)
+        about = batch.about()
+        sent.wait(held_up=False)
+        del batch
+        yield sent, about
+        del sent, about
+
+
+# -- CUDA ---------------------------------------------------------------------------------------
 
 
 def checked_device(device: str | int | torch.device | None) -> torch.device | None:
@@ -205,7 +415,7 @@ class CudaSent:
 
 def _event(stream: Any, *, timed: bool = False) -> Any:
     """An event after all that was queued on a stream so far."""
-    event = _cuda.Event(enable_timing=timed, blocking=True)  # whoever waits leaves the CPU alone
+    event = _cuda.Event(enable_timing=timed, blocking=True)  # a wait leaves the CPU alone
     event.record(stream)
     return event
 
