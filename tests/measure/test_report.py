@@ -8,6 +8,7 @@ import pytest
 
 from headrace.errors import UsageError
 from headrace.measure.report import write_comparison, write_run_report
+from headrace.measure.report.comparison import named_apart
 from headrace.measure.report.figures import (
     mixture_over_time,
     mixture_windows,
@@ -16,7 +17,6 @@ from headrace.measure.report.figures import (
     stages,
     throughput,
 )
-from headrace.measure.report.runs import named_apart
 from headrace.measure.runs import read_run
 from tests.measure.made_runs import oxe29_names, write_lines, write_made_comparison, write_made_run
 from tests.measure.report_pages import FIGURES, HOSTILE, MIXTURES, Page, parsed, svg_files, texts
