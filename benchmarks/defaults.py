@@ -22,8 +22,8 @@ from typing import Any
 
 CPUS = len(os.sched_getaffinity(0))
 INSIDE = {
-    "prefetch": "headrace.loader.settings.PREFETCH",
-    "deepest": "headrace.loader.settings.DEEPEST",
+    "prefetch": "headrace.loader.sizes.PREFETCH",
+    "deepest": "headrace.loader.sizes.DEEPEST",
     "task_samples": "headrace.loader.plan._TASK_SAMPLES",
     "fewest_samples": "headrace.loader.plan._FEWEST_SAMPLES",
     "task_bytes": "headrace.loader.plan._TASK_BYTES",
@@ -31,14 +31,14 @@ INSIDE = {
 
 #: Setting by setting: what it is changed to. Names in INSIDE are constants, the rest options.
 SWEEP: dict[str, list[dict[str, Any]]] = {
-    "threads": [{"threads": n} for n in sorted({1, max(1, CPUS // 2), CPUS + 1, 2 * CPUS})],
+    "workers": [{"workers": n} for n in sorted({1, max(1, CPUS // 2), CPUS + 1, 2 * CPUS})],
     "prefetch": [{"prefetch": n} for n in (1, 2, 8, 16)],
     "grouping": [
         {"task_samples": n, "fewest_samples": min(8, n), "task_bytes": n << 16}
         for n in (2, 4, 8, 32, 64)
     ],
-    "budget": [{"budget": size} for size in ("0.25x", "0.5x", "2x")],
-    "processes": [{"processes": False}],
+    "memory": [{"memory": size} for size in ("0.25x", "0.5x", "2x")],
+    "no_processes": [{"workers": 0}],
 }
 
 
@@ -91,10 +91,10 @@ def measure(args: argparse.Namespace, change: dict[str, Any]) -> dict[str, float
             options[name] = value
     mixture = hr.Mixture.load("oxe29", [f"root={args.data}", "defaults.split=train"])
     settings = {"batch_size": args.batch, "image_size": 256, "keep_free": 0}
-    if "budget" in options:  # in terms of what the defaults may take; nothing is started for it
+    if "memory" in options:  # in terms of what the defaults may take; nothing is started for it
         with hr.Loader(mixture, **settings) as loader:
             limit = loader.statistics().engine.budget.limit
-        options["budget"] = int(float(options["budget"].rstrip("x")) * limit)
+        options["memory"] = int(float(options["memory"].rstrip("x")) * limit)
     with hr.Loader(mixture, **settings, **options) as loader:
         begun = counted_from = time.perf_counter()
         samples, steps, waited = 0, 0, 0.0

@@ -25,8 +25,8 @@ from typing import Any
 import headrace as hr
 from headrace.catalog.build import ScanJob, scan_shard
 from headrace.catalog.shards import Quiet
+from headrace.engine.machine import allowed_cpus
 from headrace.formats.rlds import read_dataset
-from headrace.jobs import allowed_cpus
 from headrace.testing import synthesize
 from reporting import data_folder, fresh_process, machine, say, spread
 

@@ -122,7 +122,7 @@ def measure(args: argparse.Namespace, batch_size: int, decode: Any) -> Row:
         device="cuda",
         decode=decode,
         metadata="full",
-        threads=args.threads,
+        workers=args.threads,
     ) as loader:
         batches = iter(loader)
         kept: Any = next(batches)["frames"].clone()
@@ -144,7 +144,7 @@ def measure(args: argparse.Namespace, batch_size: int, decode: Any) -> Row:
         gpu = busy.stop()
         validated = _validate(loader, batches, model, step, args.validations)
         alone = _alone(batches, batch_size)
-        limit = decode_limit(loader.loader, seconds=2.0).samples_per_s
+        limit = decode_limit(loader, seconds=2.0).samples_per_s
     rate, ceiling = statistics.median(fed), statistics.median(replayed)
     shares = [1 - a / b for a, b in zip(fed, replayed, strict=True)]
     return Row(
@@ -152,7 +152,7 @@ def measure(args: argparse.Namespace, batch_size: int, decode: Any) -> Row:
         parameters=trainable_parameters(model),
         batch_size=batch_size,
         decode=decode,
-        threads=loader.loader.settings.threads,
+        threads=loader.statistics().engine.threads,
         compile=args.compile,
         samples_per_s=rate,
         replayed_samples_per_s=ceiling,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import headrace as hr
-from headrace.jobs import allowed_cpus
+from headrace.engine.machine import allowed_cpus
 from headrace.measure.limit import decode_limit
 from headrace.testing import synthesize
 from reporting import data_folder, fresh_process, machine, say, spread
@@ -199,7 +199,7 @@ def scaling(
 ) -> dict[str, Any]:
     found = {}
     for count in counts:
-        with opened(mixture, threads=count, batch_size=128) as loader:
+        with opened(mixture, workers=count, batch_size=128) as loader:
             found[str(count)] = ratios(
                 f"{name}, {count} threads / limit",
                 ">= 0.9 at 16" if name == "oxe29" else ">= 0.8 at 16",
@@ -273,7 +273,7 @@ def anon():  # the slots are shared memory: counted here, and not again in the w
     workers = loader.statistics().engine.processes
     return memory("self", "RssAnon", "RssShmem") + sum(memory(w, "RssAnon") for w in workers)
 peak = 0
-with hr.Loader(mixture, batch_size=64, image_size=256, keep_free=0, budget=budget) as loader:
+with hr.Loader(mixture, batch_size=64, image_size=256, keep_free=0, memory=budget) as loader:
     for number in range(150):
         next(loader)
         peak = max(peak, anon())
@@ -353,7 +353,7 @@ def profile(
 ) -> dict[str, Any]:
     """Where the CPUs' time goes, per sample: in the worker processes, and in the one that loads."""
     with hr.Loader(
-        mixture, batch_size=128, image_size=SIZE, keep_free=0, threads=threads
+        mixture, batch_size=128, image_size=SIZE, keep_free=0, workers=threads
     ) as loader:
         warm_up(loader)
         begin = loader.statistics().engine

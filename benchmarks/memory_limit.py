@@ -1,10 +1,10 @@
-"""Training with validation inside a memory limit: which limits does a backend live through?
+"""Training with validation inside a memory limit: which limits does a backend survive?
 
-    python benchmarks/memory_limit.py DATA --out memory_limit.json
+    python -m benchmarks.memory_limit DATA --out memory_limit.json
 
 DATA holds the 29 datasets (`headrace synth DATA`). Each run is `headrace bench` with validation in
 the middle, in a control group of its own whose limit the kernel keeps (see
-`headrace.testing.memory_group`; it takes root). What the kernel said and what the benchmark printed
+`tests/memory_group.py`; it needs root). What the kernel said and what the benchmark printed
 are kept.
 """
 
@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from headrace.testing.memory_group import memory_group
+from tests.memory_group import memory_group
 
 LIMITS = (300, 400, 600, 1000, 1500, 2000, 3000, 4000)
 

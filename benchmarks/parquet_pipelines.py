@@ -21,8 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.engine.freed_memory import keep_freed_memory
-from headrace.jobs import allowed_cpus
+from headrace.engine.machine import allowed_cpus, keep_freed_memory
 from headrace.recipes.network import (
     COLUMNS,
     FIELDS,

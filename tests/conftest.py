@@ -24,7 +24,7 @@ ALONE = (
     "tuning/test_doctor.py",
     "tuning/test_doctor_provoked.py",
     "tuning/test_study.py",
-    "tuning/test_trial.py",
+    "tuning/test_study_trial.py",
     "tuning/test_tune.py",
 )
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "bridge_dataset" / "1.0.0"

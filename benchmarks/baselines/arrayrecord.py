@@ -22,7 +22,7 @@ from headrace.measure.baselines.baseline import (
     Conversion,
     Delivery,
     checked_options,
-    job_settings,
+    job_workers,
 )
 from headrace.measure.baselines.grain import (
     OPTIONS,
@@ -86,7 +86,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     stored = Stored.load(converted, job)
     assert converted is not None
     options = checked_options(job, "grain_arrayrecord", OPTIONS)
-    counts = resolve_counts(options, job_settings(job).threads)
+    counts = resolve_counts(options, job_workers(job))
     parts = [stored.part(converted, number) for number in range(len(stored.names))]
     steps = [np.load(f"{part}.steps.npy") for part in parts]
     items = [

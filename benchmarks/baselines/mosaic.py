@@ -23,7 +23,7 @@ from headrace.measure.baselines.baseline import (
     Conversion,
     Delivery,
     checked_options,
-    job_settings,
+    job_workers,
 )
 from headrace.measure.baselines.torch import OPTIONS, numpy_frames, worker_knobs
 from headrace.measure.job import Job
@@ -79,7 +79,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     stored = Stored.load(converted, job)
     assert converted is not None
     options = checked_options(job, "mosaic", _OPTIONS)
-    workers = job_settings(job).threads if options["workers"] is None else options["workers"]
+    workers = job_workers(job) if options["workers"] is None else options["workers"]
     parts = [str(stored.part(converted, number)) for number in range(len(stored.names))]
 
     def start() -> Iterator[dict[str, Any]]:

@@ -23,7 +23,7 @@ from headrace.decoding.header import Encoded
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.errors import UsageError
 from headrace.loader.plan import Sample, read_lines
-from headrace.measure.baselines.baseline import Conversion, job_samples, job_settings
+from headrace.measure.baselines.baseline import Conversion, job_options, job_samples
 from headrace.measure.baselines.torch import fill_frames
 from headrace.measure.job import Job
 from headrace.reading.local import FileLeases, shared_files
@@ -240,8 +240,8 @@ class PairDecoder:
     def __init__(self, stored: Stored, job: Job) -> None:
         self._stored = stored
         self._dtype = stored.dtype
-        settings = job_settings(job)
-        self._size = (settings.height, settings.width)
+        settings = job_options(job)
+        self._size = settings.size
         self._filter = settings.resize
         self._metadata = job.metadata
         self._own = threading.local()

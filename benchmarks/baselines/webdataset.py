@@ -26,7 +26,7 @@ from headrace.measure.baselines.baseline import (
     Delivery,
     Knob,
     checked_options,
-    job_settings,
+    job_workers,
 )
 from headrace.measure.baselines.torch import OPTIONS, identity, numpy_frames, worker_knobs
 from headrace.measure.job import Job
@@ -75,7 +75,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     stored = Stored.load(converted, job)
     assert converted is not None
     options = checked_options(job, "webdataset", _OPTIONS)
-    workers = job_settings(job).threads if options["workers"] is None else options["workers"]
+    workers = job_workers(job) if options["workers"] is None else options["workers"]
     parts = [
         webdataset.WebDataset(
             sorted(str(path) for path in stored.part(converted, number).glob("*.tar")),

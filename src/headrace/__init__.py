@@ -30,8 +30,8 @@ from headrace.errors import (
 )
 from headrace.formats.features import Field, Schema
 from headrace.formats.rlds import find_datasets
-from headrace.loader import Batch, Loader
-from headrace.loader.opened import WindowSpec
+from headrace.loader import Batch, Loader, LoaderOptions
+from headrace.loader.options import RowOptions, WindowSpec
 from headrace.loader.rows import RowLoader, RowSet
 from headrace.reading.local import ByteRange
 
@@ -56,10 +56,12 @@ __all__ = [
     "ImageError",
     "KnownDataset",
     "Loader",
+    "LoaderOptions",
     "Mixture",
     "ParquetCatalog",
     "RecordError",
     "RowLoader",
+    "RowOptions",
     "RowSet",
     "Schema",
     "SelectionError",

@@ -26,7 +26,6 @@ __all__ = [
     "Perform",
     "ProcessPool",
     "WorkerLost",
-    "allowed_cpus",
     "from_portable",
     "start_python",
     "to_portable",
@@ -34,33 +33,6 @@ __all__ = [
 
 #: What a pool calls: (job, report progress) -> result; all values are JSON.
 Perform: TypeAlias = Callable[[Any, Callable[[Any], None]], Any]
-
-
-def allowed_cpus() -> int:
-    """CPUs that this process may really use: its affinity and its control group's quota."""
-    allowed = len(os.sched_getaffinity(0))
-    for folder in _control_groups():
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-            if quota != "max":
-                allowed = min(allowed, max(1, round(int(quota) / int(period))))
-        except (OSError, ValueError):
-            continue
-    return allowed
-
-
-def _control_groups() -> list[Path]:
-    """The folders of the control groups that this process is in, innermost first."""
-    root = Path("/sys/fs/cgroup")
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    inner = next((line[3:] for line in lines if line.startswith("0::")), None)
-    if inner is None:
-        return []
-    folder = root / inner.lstrip("/")
-    return [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
 
 
 #: No thread pools of libraries: on 16 cores each worker would have 30 idle threads.

@@ -24,8 +24,7 @@ from headrace.decoding.resize import Filter, resize_into
 from headrace.errors import ImageError, UsageError
 from headrace.testing.oxe29 import datasets
 from headrace.testing.picture import Scene, View
-from headrace.testing.png import encode_png
-from headrace.testing.values import encode_image
+from headrace.testing.values import encode_image, encode_png
 from tests.decoding.pictures import picture
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

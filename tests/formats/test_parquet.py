@@ -1,4 +1,4 @@
-"""Pieces of Parquet files: planned, decoded, kept in memory and on disk."""
+"""Row groups of Parquet files: planned, decoded, kept in memory and on disk."""
 
 import errno
 import os
@@ -13,16 +13,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DataError, DatasetError, UsageError
-from headrace.formats.parquet import building
-from headrace.formats.parquet.access import RowAccess
-from headrace.formats.parquet.building import fill_store
-from headrace.formats.parquet.cache import PieceCache
-from headrace.formats.parquet.columns import plain_columns, prepare_key
-from headrace.formats.parquet.decoding import ParquetStamp
-from headrace.formats.parquet.footer import read_footer
-from headrace.formats.parquet.pieces import Pieces
-from headrace.formats.parquet.records import Records
-from headrace.formats.parquet.store import PieceStore
+from headrace.formats.parquet import rows as module
+from headrace.formats.parquet.columns import Records, plain_columns, prepare_key
+from headrace.formats.parquet.files import ParquetStamp, RowGroups, read_footer
+from headrace.formats.parquet.rows import RowAccess, RowGroupCache, fill_store
+from headrace.formats.parquet.store import RowGroupStore
 from tests.row_files import prepare, write_set
 
 
@@ -36,32 +31,32 @@ def stamps(folder):
 
 def make_access(folder, tmp_path=None, least=1, columns=("number",), limit=None, **options):
     files = stamps(folder)
-    pieces = Pieces([read_footer(Path(file.path)).group_rows for file in files], least)
-    store = PieceStore(tmp_path / "store", files, pieces, limit) if tmp_path else None
+    groups = RowGroups([read_footer(Path(file.path)).group_rows for file in files], least)
+    store = RowGroupStore(tmp_path / "store", files, groups, limit) if tmp_path else None
     options = {"cache_bytes": 1 << 20, "store": store, **options}
-    return RowAccess(files, pieces, columns, options.pop("prepare", plain_columns), **options)
+    return RowAccess(files, groups, columns, options.pop("prepare", plain_columns), **options)
 
 
-# -- pieces ------------------------------------------------------------------------------------
+# -- row groups --------------------------------------------------------------------------------
 
 
-def test_pieces_cover_every_row_once_whatever_their_least_size():
-    groups = [(30, 30, 30, 10), (), (7, 0, 7), (200,), (0,)]
+def test_row_groups_cover_every_row_once_whatever_their_least_size():
+    group_rows = [(30, 30, 30, 10), (), (7, 0, 7), (200,), (0,)]
     for least in (1, 8, 25, 60, 10_000):
-        pieces = Pieces(groups, least)
-        assert sum(piece.rows for piece in pieces) == 314
-        assert all(piece.rows for piece in pieces)
-        parts = [pieces.parts(first, 1) for first in range(314)]
-        rows = [int(pieces.starts[number]) + begin for ((number, begin, _),) in parts]
+        groups = RowGroups(group_rows, least)
+        assert sum(group.rows for group in groups) == 314
+        assert all(group.rows for group in groups)
+        slices = [groups.slices(first, 1) for first in range(314)]
+        rows = [int(groups.starts[number]) + begin for ((number, begin, _),) in slices]
         assert rows == list(range(314))
-        whole = pieces.parts(0, 314)
-        assert [end - begin for _, begin, end in whole] == [piece.rows for piece in pieces]
+        whole = groups.slices(0, 314)
+        assert [end - begin for _, begin, end in whole] == [group.rows for group in groups]
 
 
 # -- columns -----------------------------------------------------------------------------------
 
 
-def test_columns_become_numpy_and_nulls_what_numpy_has_for_them():
+def test_columns_become_numpy_and_nulls_become_nan_nat_or_empty():
     rows = plain_columns(
         pa.table(
             {
@@ -83,43 +78,43 @@ def test_columns_become_numpy_and_nulls_what_numpy_has_for_them():
     assert rows["list"].tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
-def test_dictionaries_that_differ_between_row_groups_are_put_together():
+def test_dictionaries_that_differ_between_row_groups_are_unified():
     parts = [pa.array(["a", "b"]).dictionary_encode(), pa.array(["c", "a"]).dictionary_encode()]
     rows = plain_columns(pa.table({"x": pa.chunked_array(parts)}))
     assert rows["x"].tolist() == [b"a", b"b", b"c", b"a"]
 
 
 @pytest.mark.parametrize(
-    ("column", "message"),
+    ("column", "value"),
     [
-        (pa.array([1, None]), "column 'x' of type int64 has 1 nulls"),
-        (pa.array([[1], [2, 3]]), "column 'x' of type list<.*> has no fixed width"),
-        (pa.array([{"a": 1}]), "has no fixed width"),
-        (pa.array([None, None]), "has no fixed width"),
+        (pa.array([1, None]), "'x' of type int64.* 1 null"),
+        (pa.array([[1], [2, 3]]), "'x' of type list<"),
+        (pa.array([{"a": 1}]), "'x' of type struct<"),
+        (pa.array([None, None]), "'x' of type null"),
     ],
 )
-def test_a_column_that_numpy_cannot_hold_is_named(column, message):
-    with pytest.raises((DataError, UsageError), match=message):
+def test_a_column_that_numpy_cannot_hold_is_named(column, value):
+    with pytest.raises((DataError, UsageError), match=value):
         plain_columns(pa.table({"x": column}))
 
 
 @pytest.mark.parametrize(
-    ("result", "message"),
+    ("result", "value"),
     [
-        (None, "gave NoneType"),
-        ({"a": [1, 2]}, "gave 'a' as list"),
-        ({"a": np.array(["x", None], object)}, "gave 'a' as object"),
-        ({"a": np.arange(3)}, "gave 3 entries of 'a' for 100 rows"),
+        (None, "NoneType"),
+        ({"a": [1, 2]}, "'a' as list"),
+        ({"a": np.array(["x", None], object)}, "'a' as object"),
+        ({"a": np.arange(3)}, "3 entries of 'a' for 100 rows"),
     ],
 )
-def test_a_prepare_that_gives_something_else_is_told_so(tmp_path, result, message):
+def test_an_unusable_result_of_a_prepare_is_named(tmp_path, result, value):
     write_set(tmp_path, [(100, None)])
     access = make_access(tmp_path, prepare=lambda _: result)
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=value):
         access.rows(0, 1)
 
 
-def test_an_error_in_a_prepare_says_where_it_was(tmp_path):
+def test_an_error_in_a_prepare_names_the_row_group(tmp_path):
     write_set(tmp_path, [(100, 30)])
     access = make_access(tmp_path, prepare=lambda table: 1 / 0)
     with pytest.raises(ZeroDivisionError) as caught:
@@ -127,7 +122,7 @@ def test_an_error_in_a_prepare_says_where_it_was(tmp_path):
     assert "row group 2 of" in caught.value.__notes__[0]
 
 
-def test_what_a_prepare_made_is_found_again_unless_its_code_or_version_changed():
+def test_the_key_of_a_prepare_changes_with_its_code_arguments_and_version():
     def one(table, scale=2):
         return {"a": table["a"].to_numpy() * scale}
 
@@ -143,7 +138,7 @@ def test_what_a_prepare_made_is_found_again_unless_its_code_or_version_changed()
     assert prepare_key(one) != before
 
 
-def test_what_a_prepare_uses_of_its_module_counts_as_its_code():
+def test_the_key_of_a_prepare_covers_the_helpers_and_constants_that_it_uses():
     def key(scale=1.0, table="[1, 2]", helper="x", other="np"):
         module = {"np": np}
         exec(
@@ -157,9 +152,7 @@ def test_what_a_prepare_uses_of_its_module_counts_as_its_code():
 
     assert key() == key()
     assert len({key(), key(scale=2.0), key(table="[1, 3]"), key(helper="x + 1")}) == 4
-    assert (
-        key(other="object()") == key()
-    )  # what cannot be told apart: that is what `version` is for
+    assert key(other="object()") == key()  # not covered: that is what `version` is for
 
 
 # -- access ------------------------------------------------------------------------------------
@@ -167,7 +160,7 @@ def test_what_a_prepare_uses_of_its_module_counts_as_its_code():
 
 @pytest.mark.parametrize("stored", [False, True])
 @pytest.mark.parametrize("least", [1, 64])
-def test_rows_are_those_of_the_files_wherever_they_lie(tmp_path, stored, least):
+def test_rows_are_those_of_the_files_across_groups_and_files(tmp_path, stored, least):
     write_set(tmp_path / "data")
     access = make_access(
         tmp_path / "data", tmp_path if stored else None, least, columns=("number", "half", "text")
@@ -198,7 +191,7 @@ def test_many_windows_of_texts_of_different_widths_are_stacked(tmp_path):
     assert rows["text"][1].tolist() == [b"row 100", b"row 101", b"row 102", b"row 103"]
 
 
-def test_only_the_columns_asked_for_are_decoded(tmp_path):
+def test_only_the_requested_columns_are_decoded(tmp_path):
     seen = []
 
     def spy(table):
@@ -217,8 +210,9 @@ def test_a_file_that_changed_after_it_was_indexed_is_named(tmp_path):
     path = tmp_path / "shard_0000.parquet"
     os.utime(path, ns=(1, 1))
     assert access.rows(8, 8)["number"][0] == 8  # in memory
-    with pytest.raises(DatasetError, match="changed since it was indexed .*shard_0000.parquet"):
+    with pytest.raises(DatasetError, match="changed") as caught:
         access.rows(31, 8)
+    assert caught.value.file == str(path)
 
 
 def test_a_damaged_row_group_is_an_error_that_names_the_file(tmp_path):
@@ -227,8 +221,9 @@ def test_a_damaged_row_group_is_an_error_that_names_the_file(tmp_path):
     data = bytearray(path.read_bytes())
     data[4:2000] = bytes(1996)
     path.write_bytes(data)
-    with pytest.raises(DatasetError, match=r"cannot be read: .*shard_0000.parquet"):
+    with pytest.raises(DatasetError) as caught:
         make_access(tmp_path).rows(0, 8)
+    assert caught.value.file == str(path)
 
 
 # -- cache -------------------------------------------------------------------------------------
@@ -238,18 +233,18 @@ def records(number, size=100):
     return Records.of({"a": np.full(size // 8, number)}), size
 
 
-def test_the_cache_keeps_to_its_limit_and_lets_the_longest_unused_go():
+def test_the_cache_keeps_to_its_limit_and_drops_the_least_recently_used():
     made = []
-    cache = PieceCache(lambda n: (made.append(n), records(n, 104))[1], limit=350)
+    cache = RowGroupCache(lambda n: (made.append(n), records(n, 104))[1], limit=350)
     for number in (0, 1, 2, 0, 3, 0, 1):
         assert cache[number].rows(0, 1)["a"][0] == number
     assert made == [0, 1, 2, 3, 1]
     figures = cache.statistics()
-    assert (figures.nbytes, figures.pieces, figures.found, figures.made) == (312, 3, 2, 5)
+    assert (figures.nbytes, figures.groups, figures.found, figures.made) == (312, 3, 2, 5)
     assert figures.peak <= 350
 
 
-def test_one_thread_makes_a_piece_while_others_wait_for_it_or_do_another():
+def test_one_thread_makes_a_row_group_while_others_wait_for_it_or_make_another():
     started, go = threading.Event(), threading.Event()
     made = []
 
@@ -257,22 +252,22 @@ def test_one_thread_makes_a_piece_while_others_wait_for_it_or_do_another():
         made.append(number)
         if number == 0:
             started.set()
-            assert go.wait(10)
+            assert go.wait(60)
         return records(number)
 
-    cache = PieceCache(make, limit=1 << 20)
+    cache = RowGroupCache(make, limit=1 << 20)
     with ThreadPoolExecutor(4) as threads:
         waiting = [threads.submit(cache.__getitem__, 0) for _ in range(3)]
-        assert started.wait(10)
-        assert cache[1] is not None  # nobody waits who wants another
+        assert started.wait(60)
+        assert cache[1] is not None  # those that need another do not wait
         assert not any(future.done() for future in waiting)
         go.set()
-        pieces = [future.result(10) for future in waiting]
+        groups = [future.result(60) for future in waiting]
     assert made == [0, 1]
-    assert all(piece is pieces[0] for piece in pieces)
+    assert all(group is groups[0] for group in groups)
 
 
-def test_whoever_waited_for_a_piece_that_failed_tries_it_again():
+def test_a_row_group_that_failed_is_tried_again():
     tries = []
 
     def make(number):
@@ -281,7 +276,7 @@ def test_whoever_waited_for_a_piece_that_failed_tries_it_again():
             raise OSError("gone")
         return records(number)
 
-    cache = PieceCache(make, limit=1 << 20)
+    cache = RowGroupCache(make, limit=1 << 20)
     with pytest.raises(OSError, match="gone"):
         cache[0]
     assert cache[0].rows(0, 1)["a"][0] == 0
@@ -292,7 +287,7 @@ def test_access_that_is_sent_to_another_process_starts_with_empty_memory(tmp_pat
     access = make_access(tmp_path, prepare=prepare)
     access.rows(0, 300)
     again = pickle.loads(pickle.dumps(access))
-    assert again.statistics().pieces == 0
+    assert again.statistics().groups == 0
     assert again.rows(95, 10)["pair"][:, 1].tolist() == list(range(-95, -105, -1))
 
 
@@ -309,7 +304,7 @@ def test_what_is_stored_is_not_decoded_again(tmp_path):
     assert other.statistics().nbytes == 0  # mapped
 
 
-def test_a_piece_that_is_not_whole_is_made_again(tmp_path):
+def test_an_incomplete_row_group_is_made_again(tmp_path):
     write_set(tmp_path / "data", [(100, None)])
     fill_store(make_access(tmp_path / "data", tmp_path), lambda *_: None)
     (path,) = (tmp_path / "store").glob("*.rows")
@@ -320,7 +315,7 @@ def test_a_piece_that_is_not_whole_is_made_again(tmp_path):
         assert path.stat().st_size > 800
 
 
-def test_pieces_of_a_file_as_it_was_before_are_removed(tmp_path):
+def test_row_groups_of_a_file_that_changed_are_removed(tmp_path):
     write_set(tmp_path / "data", [(100, 50), (60, None)])
     fill_store(make_access(tmp_path / "data", tmp_path), lambda *_: None)
     before = {path.name for path in (tmp_path / "store").glob("*.rows")}
@@ -342,7 +337,7 @@ def test_a_store_keeps_to_its_limit(tmp_path):
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
-def test_where_nothing_can_be_stored_rows_are_kept_in_memory_and_it_is_said(
+def test_where_nothing_can_be_stored_rows_are_kept_in_memory_with_one_warning(
     tmp_path, monkeypatch, caplog, code
 ):
     write_set(tmp_path / "data")
@@ -356,13 +351,12 @@ def test_where_nothing_can_be_stored_rows_are_kept_in_memory_and_it_is_said(
     assert access.rows(95, 10)["number"].tolist() == list(range(95, 105))
     assert access.rows(195, 10)["number"].tolist() == list(range(195, 205))
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert "cannot be stored" in warning
-    assert "shuffle='local'" in warning
+    assert str(tmp_path / "store") in warning
     assert list((tmp_path / "store").glob("*.rows*")) == []
 
 
 def test_worker_processes_fill_a_store(tmp_path, monkeypatch):
-    monkeypatch.setattr("headrace.formats.parquet.building._IN_PROCESS_ROWS", 0)
+    monkeypatch.setattr("headrace.formats.parquet.rows._IN_PROCESS_ROWS", 0)
     write_set(tmp_path / "data")
     access = make_access(tmp_path / "data", tmp_path, prepare=prepare)
     done = []
@@ -372,13 +366,13 @@ def test_worker_processes_fill_a_store(tmp_path, monkeypatch):
     assert access.rows(95, 10)["pair"][:, 0].tolist() == list(range(95, 105))
 
 
-def test_a_store_is_filled_by_as_many_processes_as_a_quarter_of_free_memory_holds(
+def test_a_store_is_filled_by_as_many_processes_as_fit_in_a_quarter_of_free_memory(
     tmp_path, monkeypatch
 ):
     write_set(tmp_path / "data")
     access = make_access(tmp_path / "data", tmp_path)
-    monkeypatch.setattr(building, "allowed_cpus", lambda: 16)
+    monkeypatch.setattr(module, "allowed_cpus", lambda: 16)
     for free, expected in [(64 << 30, 16), (1 << 30, 3), (1 << 20, 1)]:
-        monkeypatch.setattr(building, "available_memory", lambda free=free: free)
-        assert building._workers(access, access.store.missing()) == expected
-    assert building._workers(access, []) == 1
+        monkeypatch.setattr(module, "available_memory", lambda free=free: free)
+        assert module._workers(access, access.store.missing()) == expected
+    assert module._workers(access, []) == 1

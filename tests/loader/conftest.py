@@ -6,6 +6,9 @@ import shutil
 import pytest
 
 import headrace as hr
+from headrace.loader import LoaderOptions
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.loader import loader_over
 from headrace.testing import synthesize
 
 #: JPEG, PNG, code points, slashes, doubles, zlib numbers, no state, a text for an action.
@@ -43,8 +46,9 @@ def loaders():
     made = []
 
     def make(mixture, **options):
-        settings = {"batch_size": 4, "image_size": 32, "keep_free": 0, "threads": 2, **options}
-        made.append(hr.Loader(mixture, **settings))
+        settings = {"batch_size": 4, "image_size": 32, "keep_free": 0, "workers": 2, **options}
+        inside = {name: settings.pop(name) for name in ("files", "encoded") if name in settings}
+        made.append(loader_over(MixtureFeed(mixture, LoaderOptions(**settings), **inside)))
         return made[-1]
 
     yield make

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.loader.loader import feed_of
 from tests import tfds_reading
 from tests.loader.conftest import make_mixture
 
@@ -18,7 +19,7 @@ def test_frames_action_state_and_language_are_those_of_tfds(data, loaders, name)
     folder = data / known.folder
     theirs = [steps for _, steps in tfds_reading.episodes(folder, "train", decode=True)]
     loader = loaders(make_mixture(data, [name], split="train"), batch_size=1, image_size=96)
-    (source,) = loader.sources
+    (source,) = feed_of(loader).sources
     first = int(source.catalog.episodes("train")[0])
     total = source.items(source.catalog.episodes("train")).length
     worst = 0

@@ -5,6 +5,8 @@ import pytest
 
 import headrace as hr
 from headrace.decoding.frame import FrameDecoder
+from headrace.loader.batch import EncodedBatch
+from headrace.loader.loader import feed_of
 from headrace.reading.local import LocalFiles
 from tests.loader.conftest import make_mixture, spoil_frame
 from tests.loader.test_loader import digest, rows
@@ -24,7 +26,7 @@ def decoded(batch):
 @pytest.mark.parametrize("processes", [False, True])
 def test_encoded_batches_hold_the_same_samples_and_their_jpegs(mixture, loaders, processes):
     plain = loaders(mixture, **OPTIONS)
-    kept = loaders(mixture, encoded=True, processes=processes, **OPTIONS)
+    kept = loaders(mixture, encoded=True, workers=2 if processes else 0, **OPTIONS)
     sources = set()
     for _ in range(60 if processes else 12):
         here, there = next(plain), next(kept)
@@ -49,7 +51,7 @@ def test_keeping_can_be_switched_while_batches_are_on_their_way(mixture, loaders
     plain, kept = loaders(mixture, **OPTIONS), loaders(mixture, encoded=True, **OPTIONS)
     seen = set()
     for number in range(60):
-        kept.keep_encoded = number % 20 >= 10
+        feed_of(kept).keep_encoded = number % 20 >= 10
         here, there = next(plain), next(kept)
         assert (decoded(there) == here.frames).all()
         seen.add(bool(there.encoded.any()))
@@ -58,19 +60,19 @@ def test_keeping_can_be_switched_while_batches_are_on_their_way(mixture, loaders
 
 def test_a_plain_loader_never_keeps(mixture, loaders):
     loader = loaders(mixture)
-    loader.keep_encoded = True
-    assert not loader.keep_encoded
-    assert next(loader).encoded is None
+    feed_of(loader).keep_encoded = True
+    assert not feed_of(loader).keep_encoded
+    assert not isinstance(next(loader), EncodedBatch)
 
 
 def test_rows_can_be_filled_again_with_pixels(mixture, loaders):
     plain, kept = loaders(mixture, **OPTIONS), loaders(mixture, encoded=True, **OPTIONS)
     for batches in ((next(plain), next(kept)), (next(plain.validation()), next(kept.validation()))):
         here, there = batches
-        kept.refill(there, list(range(0, 8, 2)))
+        feed_of(kept).refill(there, list(range(0, 8, 2)))
         assert not there.encoded[::2].any()
         assert (there.frames[::2] == here.frames[::2]).all()
-        kept.refill(there, list(range(8)))
+        feed_of(kept).refill(there, list(range(8)))
         assert digest(there) == digest(here)
 
 
@@ -83,7 +85,7 @@ def test_filling_again_finds_what_is_wrong_and_where(own, loaders):
     wrong = []
     for b, row in places:
         try:
-            whole.refill(batches[b], [row])
+            feed_of(whole).refill(batches[b], [row])
         except hr.ImageError as error:
             wrong.append(batches[b].frame_idx[row])
             assert (error.dataset, error.offset, error.frame) == ("bridge", where.offset, t)
@@ -99,6 +101,6 @@ def test_filling_again_skips_by_the_rule_of_the_loader(own, loaders):
     spoil_frame(own)
     plain = loaders(mixture, **{**options, "files": LocalFiles()})
     for batch in batches:
-        kept.refill(batch, list(range(8)))
+        feed_of(kept).refill(batch, list(range(8)))
         assert digest(batch) == digest(next(plain))
     assert kept.statistics().skipped > 0

@@ -13,6 +13,7 @@ import threading
 import pytest
 
 import headrace as hr
+from headrace.loader.loader import feed_of
 from headrace.reading.local import LocalFiles
 from tests.loader.conftest import NAMES, make_mixture, spoil_frame
 from tests.loader.test_loader import digest, rows, sequence
@@ -37,7 +38,7 @@ def test_a_damaged_frame_can_be_skipped_and_is_counted_and_listed(own, loaders):
     mixture = make_mixture(own, ["bridge", "droid"])
     runs = []
     for threads in (1, 4):
-        loader = loaders(mixture, files=LocalFiles(), on_error="skip", threads=threads)
+        loader = loaders(mixture, files=LocalFiles(), on_error="skip", workers=threads)
         runs.append(sequence(loader, 80))
         figures = loader.statistics()
         assert figures.skipped > 0
@@ -45,7 +46,7 @@ def test_a_damaged_frame_can_be_skipped_and_is_counted_and_listed(own, loaders):
         assert f"frame {t}" in figures.first_skipped[0].error
     assert runs[0] == runs[1], "what replaces a damaged sample depends on the threads"
     loader = loaders(mixture, files=LocalFiles(), on_error="skip")
-    catalog = loader.sources[0].catalog
+    catalog = feed_of(loader).sources[0].catalog
     info = catalog.info(number)
     shard = [s.file for s in catalog.manifest.shards].index(info.file)
     for _ in range(40):
@@ -67,8 +68,8 @@ def test_skipping_stops_past_its_limit(own, loaders):
 
 def test_a_shard_replaced_during_training_is_read_on_while_it_is_open(own, loaders):
     mixture = make_mixture(own, ["bridge"])
-    straight = sequence(loaders(mixture, files=LocalFiles(), threads=1), 120)
-    loader = loaders(mixture, files=LocalFiles(), threads=1)
+    straight = sequence(loaders(mixture, files=LocalFiles(), workers=1), 120)
+    loader = loaders(mixture, files=LocalFiles(), workers=1)
     found = sequence(loader, 40)
     for shard in (own / "bridge" / "0.1.0").glob("*.tfrecord-*"):
         data = shard.read_bytes()
@@ -86,7 +87,7 @@ def test_a_shard_that_must_be_opened_again_and_is_another_one_is_an_error(
 ):
     # One open file, two sources: a file is opened anew at every other sample.
     mixture = make_mixture(own, ["bridge", "droid"])
-    loader = loaders(mixture, files=LocalFiles(max_open=1), threads=1)
+    loader = loaders(mixture, files=LocalFiles(max_open=1), workers=1)
     next(loader)
     for shard in (own / "bridge" / "0.1.0").glob("*.tfrecord-*"):
         change(shard)
@@ -110,7 +111,7 @@ def test_a_stale_catalog_is_renewed_when_the_loader_is_made(own, loaders):
 
 def test_a_budget_below_two_batches_is_an_error_with_the_numbers(mixture, loaders):
     with pytest.raises(hr.BudgetError, match=r"5 MiB does not hold two batches: each has 12\.0"):
-        loaders(mixture, batch_size=32, image_size=256, budget="5MiB")
+        loaders(mixture, batch_size=32, image_size=256, memory="5MiB")
 
 
 def test_a_batch_larger_than_memory_is_an_error_before_anything_is_taken(mixture, loaders):
@@ -120,7 +121,7 @@ def test_a_batch_larger_than_memory_is_an_error_before_anything_is_taken(mixture
 
 @pytest.mark.parametrize("budget", ["18MiB", "24MiB", "64MiB"])
 def test_the_budget_is_never_exceeded(mixture, loaders, budget):
-    loader = loaders(mixture, batch_size=8, image_size=128, budget=budget)
+    loader = loaders(mixture, batch_size=8, image_size=128, memory=budget)
     sequence(loader, 64)
     list(loader.validation(limit_batches=4))
     sequence(loader, 64)
@@ -129,9 +130,9 @@ def test_the_budget_is_never_exceeded(mixture, loaders, budget):
 
 
 def test_sizes_are_understood_and_nonsense_is_not(mixture, loaders):
-    assert loaders(mixture, budget="0.1GiB").statistics().engine.budget.limit == 107374182
-    with pytest.raises(hr.UsageError, match="'lots' is no size"):
-        loaders(mixture, budget="lots")
+    assert loaders(mixture, memory="0.1GiB").statistics().engine.budget.limit == 107374182
+    with pytest.raises(hr.UsageError, match="'lots'"):
+        loaders(mixture, memory="lots")
 
 
 # -- mixtures that cannot be ---------------------------------------------------------------------
@@ -348,7 +349,7 @@ def test_many_openings_and_closings_leak_neither_threads_nor_files_nor_memory(da
     mixture = make_mixture(data, ["kuka"])
 
     def cycle():
-        with hr.Loader(mixture, batch_size=1, image_size=16, keep_free=0, threads=2) as loader:
+        with hr.Loader(mixture, batch_size=1, image_size=16, keep_free=0, workers=2) as loader:
             next(loader)
 
     for _ in range(50):

@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.decoding.resize import resize_into
+from headrace.loader.loader import feed_of
 from headrace.loader.opened import WindowSpec
 from headrace.testing import find_object, read_tag
 from tests.loader.conftest import NAMES, make_mixture
@@ -38,7 +39,7 @@ def rows(batch):
 def pairs(loader):
     """All (source, episode, t) there are, by the plainest means."""
     found = set()
-    for source in loader.sources:
+    for source in feed_of(loader).sources:
         catalog = source.catalog
         for episode in catalog.episodes(source.split).tolist():
             info = catalog.info(episode)
@@ -55,7 +56,7 @@ def test_every_pair_comes_exactly_once_a_pass_and_its_content_is_that_of_the_cat
     per_source = Counter(name for name, _, _ in wanted)
     seen: dict[str, list] = {name: [] for name in NAMES}
     decoded = np.empty((48, 48, 3), np.uint8)
-    by_name = {source.name: source for source in loader.sources}
+    by_name = {source.name: source for source in feed_of(loader).sources}
     while any(len(seen[name]) < per_source[name] for name in NAMES):
         batch = next(loader)
         for row, sample in enumerate(rows(batch)):
@@ -89,7 +90,7 @@ def test_the_pictures_are_of_the_samples_and_the_action_is_the_motion_between_th
     mixture, loaders
 ):
     loader = loaders(mixture, batch_size=8, image_size=256)
-    by_name = {source.name: source for source in loader.sources}
+    by_name = {source.name: source for source in feed_of(loader).sources}
     for _ in range(6):
         batch = next(loader)
         for row, (name, _, t) in enumerate(rows(batch)):
@@ -104,7 +105,7 @@ def test_the_pictures_are_of_the_samples_and_the_action_is_the_motion_between_th
 def test_the_same_seed_gives_the_same_bytes_with_any_number_of_threads(mixture, loaders):
     digests = []
     for threads in (1, 2, 8):
-        loader = loaders(mixture, threads=threads, seed=7)
+        loader = loaders(mixture, workers=threads, seed=7)
         digests.append([digest(next(loader)) for _ in range(30)])
     assert digests[0] == digests[1] == digests[2]
     assert len(set(digests[0])) == 30
@@ -123,7 +124,7 @@ def sequence(loader, count):
     return found[:count]
 
 
-@pytest.mark.parametrize("again", [{"batch_size": 6}, {"threads": 3}, {"batch_size": 1}])
+@pytest.mark.parametrize("again", [{"batch_size": 6}, {"workers": 3}, {"batch_size": 1}])
 def test_a_resumed_run_continues_the_same_sequence(mixture, loaders, again):
     straight = sequence(loaders(mixture), 60)
     loader = loaders(mixture)
@@ -145,13 +146,13 @@ def test_a_state_can_be_loaded_back_into_a_running_loader(mixture, loaders):
 
 def test_ranks_are_disjoint_and_together_the_single_sequence(mixture, loaders):
     straight = sequence(loaders(mixture, batch_size=4), 48)
-    ranks = [loaders(mixture, batch_size=2, rank=rank, world=3) for rank in range(3)]
+    ranks = [loaders(mixture, batch_size=2, rank=rank, world_size=3) for rank in range(3)]
     found = [sample for rank in ranks for sample in sequence(rank, 16)]
     assert sorted(found) == straight
     assert len({loader.state_dict()["draws"] for loader in ranks}) == 1
     # A run of three ranks goes on with two.
     state = ranks[0].state_dict()
-    pair = [loaders(mixture, batch_size=4, rank=rank, world=2) for rank in range(2)]
+    pair = [loaders(mixture, batch_size=4, rank=rank, world_size=2) for rank in range(2)]
     for loader in pair:
         loader.load_state_dict(state)
     following = sequence(loaders(mixture, batch_size=8), 64)[48:]
@@ -166,7 +167,7 @@ def test_the_environment_of_torchrun_and_slurm_gives_the_rank(mixture, loaders, 
         monkeypatch.delenv(rank)
         monkeypatch.delenv(world)
     with pytest.raises(hr.UsageError, match="rank 4 does not exist in a world of 4"):
-        loaders(mixture, rank=4, world=4)
+        loaders(mixture, rank=4, world_size=4)
     with pytest.raises(hr.UsageError, match="Give both"):
         loaders(mixture, rank=1)
 
@@ -215,7 +216,7 @@ def test_shares_are_exact_over_a_block(data, loaders):
     loader = loaders(mixture)
     assert loader.names == ("bridge", "droid", "bc_z")
     for block in (0, 3):
-        draws = loader._sampler.draw(np.arange(block * 65_536, (block + 1) * 65_536))
+        draws = feed_of(loader).sampler.draw(np.arange(block * 65_536, (block + 1) * 65_536))
         assert np.bincount(draws.source).tolist() == [32768, 19661, 13107]
     assert loader.statistics().asked["bridge"] == 0.5
 
@@ -248,7 +249,7 @@ def test_validation_opens_no_threads_and_no_files_and_stays_within_the_budget(mi
     import os
     import threading
 
-    loader = loaders(mixture, processes=False)
+    loader = loaders(mixture, workers=0)
     sequence(loader, 40)
     list(loader.validation())
     threads, files = threading.active_count(), len(os.listdir("/proc/self/fd"))
@@ -308,7 +309,10 @@ def test_windows_hold_the_frames_asked_for(data, loaders, frames, offsets):
 def test_offsets_in_seconds_use_the_control_frequency(data, loaders):
     mixture = make_mixture(data, ["bridge", "droid"], offset=None, offset_seconds=0.4)
     loader = loaders(mixture)  # bridge runs at 5 Hz, droid at 15
-    assert {source.name: source.k for source in loader.sources} == {"bridge": 2, "droid": 6}
+    assert {source.name: source.k for source in feed_of(loader).sources} == {
+        "bridge": 2,
+        "droid": 6,
+    }
 
 
 def test_action_chunks_are_padded_behind_the_end_of_the_episode(data, loaders):
@@ -316,7 +320,7 @@ def test_action_chunks_are_padded_behind_the_end_of_the_episode(data, loaders):
     loader = loaders(mixture, action_chunk=6, batch_size=16)
     batch = next(loader)
     assert batch.action.shape == (16, 6, 7)
-    (source,) = loader.sources
+    (source,) = feed_of(loader).sources
     padded = 0
     for row, (_, episode_id, t) in enumerate(rows(batch)):
         episode = source.catalog.first_rows[episode_id >> 32] + (episode_id & 0xFFFFFFFF)

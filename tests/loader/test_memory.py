@@ -7,11 +7,12 @@ import sys
 import pytest
 
 import headrace as hr
-from headrace.engine.memory import allowed_memory
+from headrace.engine.machine import allowed_memory
 from headrace.engine.slots import slot_bytes
 from headrace.errors import BudgetError, UsageError
-from headrace.loader.settings import KEEP_FREE
-from headrace.testing.memory_group import memory_group
+from headrace.loader.loader import feed_of
+from headrace.loader.options import KEEP_FREE
+from tests.memory_group import memory_group
 
 MIB = 1 << 20
 
@@ -19,7 +20,7 @@ MIB = 1 << 20
 PRESSED = """
 import json, logging, subprocess, sys
 import headrace as hr
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import available_memory
 
 said = []
 class Said(logging.Handler):
@@ -97,7 +98,7 @@ def test_training_and_validation_fit_into_a_group_hardly_larger_than_python(mixt
 
 def test_the_floor_is_at_most_an_eighth_of_what_there_is(loaders, mixture):
     loader = loaders(mixture, keep_free=None)
-    assert loader.settings.keep_free == min(KEEP_FREE, allowed_memory() // 8)
+    assert loader.options.keep_free_bytes == min(KEEP_FREE, allowed_memory() // 8)
 
 
 @pytest.fixture
@@ -105,13 +106,13 @@ def small(loaders, mixture):
     """Loaders with a budget of so many batches, of 6 MB each so that nothing else counts."""
 
     def make(slots=None):
-        options = {"batch_size": 16, "image_size": 256, "threads": 1, "processes": False}
+        options = {"batch_size": 16, "image_size": 256, "workers": 0}
         easy = loaders(mixture, **options)
         if slots is None:
             return easy
-        one = slot_bytes(easy._sizes.specs)
+        one = slot_bytes(feed_of(easy).sizes.specs)
         rest = easy.statistics().engine.budget.limit % one
-        return loaders(mixture, **options, budget=slots * one + rest)
+        return loaders(mixture, **options, memory=slots * one + rest)
 
     return make
 
@@ -142,8 +143,8 @@ def test_a_consumer_that_leaves_no_room_for_validation_is_told_and_can_go_on(sma
 
 
 def test_the_default_budget_of_a_small_machine_still_holds_a_large_batch(mixture, monkeypatch):
-    monkeypatch.setattr("headrace.loader.settings.available_memory", lambda: 300 * MIB)
-    with hr.Loader(mixture, batch_size=256, image_size=128, threads=1, keep_free=0) as loader:
+    monkeypatch.setattr("headrace.loader.sizes.available_memory", lambda: 300 * MIB)
+    with hr.Loader(mixture, batch_size=256, image_size=128, workers=1, keep_free=0) as loader:
         held = loader.statistics().engine.budget.limit
         assert 75 * MIB < held <= 150 * MIB
         assert len(next(loader)) == 256

@@ -23,8 +23,9 @@ from headrace.engine.slots import ArraySpec, Slot, slot_views
 from headrace.loader import lane as lane_module
 from headrace.loader import own_process as own_module
 from headrace.loader import process as process_module
+from headrace.loader.loader import feed_of
 from headrace.loader.messages import receive, send
-from headrace.loader.settings import PROCESS_BYTES
+from headrace.loader.sizes import PROCESS_BYTES
 from headrace.reading.local import LocalFiles
 from tests.loader.conftest import NAMES, make_mixture, spoil_frame
 from tests.loader.test_faults import headrace_threads
@@ -45,7 +46,7 @@ def everything(batch):
 def with_processes(loader):
     """Take batches until every thread has its process; the batches."""
     found, deadline = [], time.monotonic() + 30
-    while len(loader.statistics().engine.processes) < loader.settings.threads:
+    while len(loader.statistics().engine.processes) < feed_of(loader).sizes.threads:
         assert time.monotonic() < deadline, "the processes did not start"
         found.append(everything(next(loader)))
     return found
@@ -65,10 +66,10 @@ def running(pid):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_processes_give_the_same_bytes_as_threads(mixture, loaders, at_once, threads):
-    with_them = loaders(mixture, threads=threads)
+    with_them = loaders(mixture, workers=threads)
     found = with_processes(with_them)
     found += [everything(batch) for batch in islice(with_them, 40)]
-    without = loaders(mixture, processes=False)
+    without = loaders(mixture, workers=0)
     assert found == [everything(batch) for batch in islice(without, len(found))]
     assert without.statistics().engine.processes == ()
 
@@ -81,12 +82,12 @@ def test_validation_and_resuming_are_the_same_with_processes(mixture, loaders, a
     validated = [everything(batch) for batch in loader.validation()]
     loader.load_state_dict(state)
     assert [everything(batch) for batch in islice(loader, 6)] == ahead
-    plain = loaders(mixture, processes=False)
+    plain = loaders(mixture, workers=0)
     assert validated == [everything(batch) for batch in plain.validation()]
 
 
 def test_statistics_count_what_processes_do(mixture, loaders, at_once):
-    loader = loaders(mixture, threads=1)
+    loader = loaders(mixture, workers=1)
     with_processes(loader)
     before = loader.statistics().engine
     take(loader, 50)
@@ -141,7 +142,7 @@ def test_a_process_that_does_not_answer_is_cut_off_by_closing(mixture, loaders, 
 
 
 def test_an_abandoned_loader_ends_its_processes(mixture, at_once):
-    loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, threads=2)
+    loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, workers=2)
     with_processes(loader)
     pids = loader.statistics().engine.processes
     del loader
@@ -157,21 +158,21 @@ def test_a_killed_process_is_replaced_by_its_thread_and_nothing_is_lost(
     for pid in loader.statistics().engine.processes:
         os.kill(pid, signal.SIGKILL)
     found += [everything(batch) for batch in islice(loader, 30)]
-    plain = loaders(mixture, processes=False)
+    plain = loaders(mixture, workers=0)
     assert found == [everything(batch) for batch in islice(plain, len(found))]
     assert loader.statistics().engine.processes == ()
     assert "a worker process died (signal 9, perhaps for want of memory)" in caplog.text
 
 
 def test_the_kernel_is_asked_to_kill_a_process_before_the_loader(mixture, loaders, at_once):
-    loader = loaders(mixture, threads=1)
+    loader = loaders(mixture, workers=1)
     with_processes(loader)
     (pid,) = loader.statistics().engine.processes
     assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == "1000"
 
 
 def test_a_crashed_process_is_an_error_that_says_what_it_was_reading(mixture, loaders, at_once):
-    loader = loaders(mixture, threads=1)
+    loader = loaders(mixture, workers=1)
     with_processes(loader)
     (pid,) = loader.statistics().engine.processes
     os.kill(pid, signal.SIGSEGV)
@@ -187,7 +188,7 @@ def test_a_process_that_cannot_start_is_told_and_threads_go_on(
     mixture, loaders, at_once, caplog, monkeypatch, capfd
 ):
     monkeypatch.setattr(lane_module, "_MODULE", "headrace.no_such_module")
-    loader = loaders(mixture, threads=1)
+    loader = loaders(mixture, workers=1)
     deadline = time.monotonic() + 30
     while "goes on without it" not in caplog.text:
         assert time.monotonic() < deadline
@@ -223,7 +224,7 @@ def test_threads_that_start_processes_at_once_describe_the_loader_once(
         return made[-1]
 
     monkeypatch.setattr(own_module, "described", slowly)
-    with_processes(loaders(mixture, threads=4))
+    with_processes(loaders(mixture, workers=4))
     assert len(made) == 1
 
 
@@ -246,7 +247,7 @@ def test_a_damaged_frame_is_replaced_as_without_processes(own, loaders, at_once)
     with_processes(loader)
     state = loader.state_dict()
     spoil_frame(own)
-    plain = loaders(mixture, files=LocalFiles(), on_error="skip", processes=False)
+    plain = loaders(mixture, files=LocalFiles(), on_error="skip", workers=0)
     runs = []
     for each in (loader, plain):
         each.load_state_dict(state)
@@ -258,7 +259,7 @@ def test_a_damaged_frame_is_replaced_as_without_processes(own, loaders, at_once)
 
 
 def test_a_budget_without_room_for_processes_has_none(mixture, loaders, at_once):
-    loader = loaders(mixture, budget="40MiB")
+    loader = loaders(mixture, memory="40MiB")
     take(loader, 100)
     figures = loader.statistics().engine
     assert figures.processes == ()
@@ -266,8 +267,8 @@ def test_a_budget_without_room_for_processes_has_none(mixture, loaders, at_once)
 
 
 def test_a_budget_with_room_for_some_processes_has_these(mixture, loaders, at_once):
-    loader = loaders(mixture, threads=4, budget=3 * PROCESS_BYTES)
-    assert loader.settings.processes == 2
+    loader = loaders(mixture, workers=4, memory=3 * PROCESS_BYTES)
+    assert feed_of(loader).sizes.processes == 2
     while len(loader.statistics().engine.processes) < 2:
         next(loader)
     take(loader, 100)
@@ -288,7 +289,7 @@ def test_processes_are_charged_to_the_budget_and_given_back(mixture, loaders, at
 
 
 def test_a_process_holds_about_what_it_is_charged(mixture, loaders, at_once):
-    loader = loaders(mixture, threads=1)
+    loader = loaders(mixture, workers=1)
     with_processes(loader)
     take(loader, 50)
     (pid,) = loader.statistics().engine.processes
@@ -303,7 +304,7 @@ import headrace as hr
 from headrace.loader import own_process
 own_process.START_AFTER = 0.0
 mixture = hr.Mixture.from_dict(json.loads(sys.argv[1]))
-loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, threads=2)
+loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, workers=2)
 while len(loader.statistics().engine.processes) < 2:
     batch = next(loader)
 print(*loader.statistics().engine.processes, flush=True)

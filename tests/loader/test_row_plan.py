@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from headrace.engine.slots import ArraySpec
-from headrace.loader.rows import settings as settings_module
+from headrace.loader import sizes as loader_sizes
+from headrace.loader.options import RowOptions
+from headrace.loader.rows import sizes as row_sizes
 from headrace.loader.rows.plan import RowPlanner
-from headrace.loader.rows.settings import RowSettings, RowSizes
+from headrace.loader.rows.sizes import RowSizes
 from headrace.sampling.items import RowWindows
 
 
@@ -45,22 +47,19 @@ def test_tasks_take_milliseconds_and_every_thread_has_one(batch, options, expect
 
 
 def sizes(monkeypatch, *, window=24 << 10, batch=256, cpus=16, cache=0, **options):
-    monkeypatch.setattr(settings_module, "allowed_cpus", lambda: cpus)
-    monkeypatch.setattr(settings_module, "sharing_is_possible", lambda: True)
-    monkeypatch.setattr(settings_module, "available_memory", lambda: 64 << 30)
-    given = {"batch_size": batch, "seed": 0, "shuffle": "exact", "open_pieces": 8, "threads": None}
-    given |= {"processes": True, "budget": None, "keep_free": 0, "rank": 0, "world": 1, **options}
-    return RowSizes.of(
-        RowSettings.checked(**given), {"x": ArraySpec((batch, window), "uint8")}, cache
-    )
+    monkeypatch.setattr(loader_sizes, "allowed_cpus", lambda: cpus)
+    monkeypatch.setattr(loader_sizes, "sharing_is_possible", lambda: True)
+    monkeypatch.setattr(row_sizes, "available_memory", lambda: 64 << 30)
+    given = RowOptions(batch_size=batch, keep_free=0, **options)
+    return RowSizes.of(given, {"x": ArraySpec((batch, window), "uint8")}, cache)
 
 
 def test_as_many_batches_are_on_the_way_as_keep_all_processes_busy(monkeypatch):
     assert (sizes(monkeypatch).slots, sizes(monkeypatch).processes) == (25, 16)
     assert sizes(monkeypatch, batch=64).slots == 25
     assert sizes(monkeypatch, batch=1024).slots == 7
-    assert sizes(monkeypatch, cpus=2).slots == sizes(monkeypatch, processes=False).slots == 6
+    assert sizes(monkeypatch, cpus=2).slots == sizes(monkeypatch, workers=0).slots == 6
     assert sizes(monkeypatch, window=1 << 20).slots == 6  # 256 MB a batch
-    found = sizes(monkeypatch, budget="200MB")
+    found = sizes(monkeypatch, memory="200MB")
     assert found.slots < 25
     assert found.slots * 6 * 2**20 + found.processes * (64 << 20) <= 200e6

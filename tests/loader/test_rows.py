@@ -44,7 +44,7 @@ def loaders():
 
     def make(rows, **options):
         settings = {"batch_size": 5, "transform": transform, "outputs": OUTPUTS, "seed": 3}
-        settings |= {"threads": 2, "processes": False, "keep_free": 0, **options}
+        settings |= {"workers": 0, "keep_free": 0, **options}
         made.append(hr.RowLoader(rows, **settings))
         return made[-1]
 
@@ -122,13 +122,13 @@ def test_every_window_comes_once_in_every_pass_with_its_rows(rows, loaders, shuf
 def test_batches_do_not_depend_on_threads_processes_store_or_calls(
     data, rows, loaders, monkeypatch
 ):
-    expected = take(loaders(rows, threads=1), 30)
-    assert_same(take(loaders(rows, threads=4), 30), expected)
+    expected = take(loaders(rows, workers=1), 30)
+    assert_same(take(loaders(rows, workers=4), 30), expected)
     assert_same(take(loaders(rows, transform=transform_many, many=True), 30), expected)
     stored = hr.RowSet(data, columns=["number", "half"], window=8, prepare=prepare, store=True)
     assert_same(take(loaders(stored), 30), expected)
     monkeypatch.setattr("headrace.loader.own_process.START_AFTER", 0.0)
-    loader = loaders(stored, processes=True)
+    loader = loaders(stored, workers=2)
     assert_same(take(loader, 30), expected)
     deadline = time.monotonic() + 20
     while len(loader.statistics().engine.processes) < 2 and time.monotonic() < deadline:
@@ -165,13 +165,15 @@ def test_a_transform_may_say_itself_what_it_writes(rows, loaders):
 @pytest.mark.parametrize("shuffle", ["exact", "local"])
 def test_a_run_goes_on_with_other_hosts_batches_and_threads(rows, loaders, shuffle):
     whole = whats(take(loaders(rows, batch_size=6, shuffle=shuffle), 20))
-    hosts = [loaders(rows, batch_size=3, shuffle=shuffle, rank=rank, world=2) for rank in range(2)]
+    hosts = [
+        loaders(rows, batch_size=3, shuffle=shuffle, rank=rank, world_size=2) for rank in range(2)
+    ]
     found = []
     for _ in range(7):
         found += [what for host in hosts for what in whats(take(host, 1))]
     state = hosts[1].state_dict()
     assert state == hosts[0].state_dict()
-    alone = loaders(rows, batch_size=13, shuffle=shuffle, threads=1)
+    alone = loaders(rows, batch_size=13, shuffle=shuffle, workers=1)
     alone.load_state_dict(state)
     found += whats(take(alone, 6))
     assert found == whole[: len(found)]
@@ -213,27 +215,25 @@ def test_the_next_windows_can_be_asked_for(rows, loaders):
 
 
 def test_memory_stays_within_the_budget_and_two_batches_are_needed(rows, loaders):
-    loader = loaders(rows, budget="200KB")
+    loader = loaders(rows, memory="200KB")
     for _ in range(50):
         next(loader)
     figures = loader.statistics().engine.budget
     assert figures.peak <= figures.limit == 200_000
     with pytest.raises(BudgetError, match="does not hold two batches"):
-        loaders(rows, budget=1000)
+        loaders(rows, memory=1000)
 
 
 def test_threads_end_when_a_loader_is_closed_or_let_go(rows):
     before = set(threading.enumerate())
-    loader = hr.RowLoader(
-        rows, batch_size=4, transform=transform, outputs=OUTPUTS, threads=2, processes=False
-    )
+    loader = hr.RowLoader(rows, batch_size=4, transform=transform, outputs=OUTPUTS, workers=0)
     next(loader)
     assert set(threading.enumerate()) > before
     loader.close()
     assert set(threading.enumerate()) == before
     with pytest.raises((UsageError, StopIteration)):
         next(loader)
-    other = hr.RowLoader(rows, batch_size=4, transform=transform, outputs=OUTPUTS, processes=False)
+    other = hr.RowLoader(rows, batch_size=4, transform=transform, outputs=OUTPUTS, workers=0)
     next(other)
     del other
     gc.collect()
@@ -277,7 +277,7 @@ def test_a_transform_that_returns_something_or_outputs_without_one_are_refused(r
 def test_an_error_of_a_transform_in_a_process_is_the_same(data, rows, loaders, monkeypatch):
     monkeypatch.setattr("headrace.loader.own_process.START_AFTER", 0.0)
     stored = hr.RowSet(data, columns=["number"], window=8, store=True)
-    failing = loaders(stored, processes=True, threads=1, transform=_fail_later, batch_size=2)
+    failing = loaders(stored, workers=1, transform=_fail_later, batch_size=2)
     with pytest.raises(ZeroDivisionError) as caught:
         while True:
             take(failing, 1)
@@ -303,7 +303,7 @@ def transform(rows, window, epoch, seed, out_rows):
 if __name__ == "__main__":
     rows = hr.RowSet(sys.argv[1], columns=["number"], window=8, store=True)
     outputs = {"window": ((), "int64")}
-    options = {"batch_size": 4, "transform": transform, "outputs": outputs, "threads": 1}
+    options = {"batch_size": 4, "transform": transform, "outputs": outputs, "workers": 1}
     with hr.RowLoader(rows, **options) as loader:
         until = time.monotonic() + 30
         while not loader.statistics().engine.processes and time.monotonic() < until:
@@ -334,7 +334,7 @@ def test_what_cannot_be_sent_to_a_process_stays_with_the_threads(
             transform(rows, window, epoch, seed, out_rows)
 
     with caplog.at_level(logging.WARNING, "headrace"):
-        batches = take(loaders(rows, transform=own, processes=True), 20)
+        batches = take(loaders(rows, transform=own, workers=2), 20)
     assert_same(batches, take(loaders(rows), 20))
     assert "cannot be sent to worker processes" in caplog.text
     assert len(caplog.records) == 1
@@ -378,8 +378,8 @@ def test_files_without_any_rows_are_an_error(tmp_path):
 
 def test_more_hosts_than_windows_are_an_error(rows, loaders):
     with pytest.raises(UsageError, match="45 hosts share 44 windows"):
-        loaders(rows, rank=0, world=45)
-    next(loaders(rows, batch_size=1, rank=43, world=44))
+        loaders(rows, rank=0, world_size=45)
+    next(loaders(rows, batch_size=1, rank=43, world_size=44))
 
 
 def test_a_file_that_changes_while_it_is_read_ends_the_run_with_its_name(tmp_path, loaders):
@@ -398,7 +398,7 @@ def test_a_file_that_changes_while_it_is_read_ends_the_run_with_its_name(tmp_pat
     [
         ({"shuffle": "some"}, "shuffle is 'some'"),
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"rank": 2, "world": 2}, "rank 2 does not exist"),
+        ({"rank": 2, "world_size": 2}, "rank 2 does not exist"),
         ({"seed": -1}, "seed is -1"),
         ({"outputs": {"x": ((2,), object)}}, r"outputs\['x'\] has type object"),
     ],

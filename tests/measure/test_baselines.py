@@ -51,7 +51,7 @@ def make_job(data, weights=SHARES, **settings):
             "sources": [{"name": name, "weight": weight} for name, weight in weights.items()],
         }
     )
-    return Job(mixture, **{"batch_size": 8, "image_size": 32, "threads": 2, **settings})
+    return Job(mixture, **{"batch_size": 8, "image_size": 32, "workers": 2, **settings})
 
 
 @pytest.fixture(params=BASELINES)

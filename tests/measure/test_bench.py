@@ -85,7 +85,7 @@ def job(data):
         {"name": "kuka", "weight": 0.75, "offset": 2},
     ]
     mixture = hr.Mixture.from_dict({"root": str(data), "sources": sources})
-    return Job(mixture, batch_size=8, image_size=32, threads=1, options={"keep_free": 0})
+    return Job(mixture, batch_size=8, image_size=32, workers=1, options={"keep_free": 0})
 
 
 def records_of(folder):
@@ -127,7 +127,7 @@ def test_a_simulated_step_hides_the_loader_s_work(job, tmp_path):
 
 
 def test_an_error_of_the_backend_is_the_row_s_cause(job, tmp_path):
-    small = Job(job.mixture, batch_size=8, image_size=512, options={"budget": "1MiB"})
+    small = Job(job.mixture, batch_size=8, image_size=512, options={"memory": "1MiB"})
     _, result = bench(small, settings=SHORT, runs=tmp_path, limit=False)
     assert result["status"] == "failed"
     assert "does not hold two batches" in result["cause"]
@@ -282,7 +282,7 @@ def test_the_limits_can_be_measured_alone(data, tmp_path, capsys):
     ("overrides", "words"),
     [
         (["loader.batchsize=3"], "no option 'batchsize'.*batch_size"),
-        (["headrace.bugdet=3"], "no option 'bugdet'.*budget"),
+        (["headrace.memroy=3"], "no option 'memroy'.*memory"),
         (["sources.brigde.weight=1"], "bridge"),
         (["defaults.splt=train"], "split"),
     ],
@@ -305,11 +305,11 @@ def test_an_option_of_the_loader_without_its_place_is_told_where_it_belongs():
 def test_overrides_go_where_they_belong():
     jobs = jobs_of(
         "oxe29",
-        ["root=/x", "loader.batch_size=7", "headrace.budget=1GiB", "sources.bridge.weight=0.5"],
+        ["root=/x", "loader.batch_size=7", "headrace.memory=1GiB", "sources.bridge.weight=0.5"],
         ["headrace"],
     )
     job = jobs["headrace"]
-    assert (job.batch_size, dict(job.options)) == (7, {"budget": "1GiB"})
+    assert (job.batch_size, dict(job.options)) == (7, {"memory": "1GiB"})
     assert next(s for s in job.mixture.sources if s.name == "bridge").weight == 0.5
     again = Job.from_dict(json.loads(json.dumps(job.to_dict())))
     assert again == job

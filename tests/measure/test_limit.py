@@ -5,6 +5,7 @@ import time
 import pytest
 
 import headrace as hr
+from headrace.loader.loader import feed_of
 from headrace.measure import limit as limit_module
 from headrace.measure.limit import decode_limit, storage_limit, tight_loop
 from headrace.testing import synthesize
@@ -47,19 +48,19 @@ def test_processes_that_are_late_are_not_counted_until_all_run(loader, monkeypat
 def test_the_storage_limit_reads_each_draw_once_and_decodes_nothing(loader):
     limit = storage_limit(loader, seconds=5, processes=2, samples=64)
     assert limit.samples_per_s > decode_limit(loader, seconds=0.3, samples=16).samples_per_s
-    mean = sum(sum(sample.lengths) for sample in loader.next_samples(64)) / 64
+    mean = sum(sum(sample.lengths) for sample in feed_of(loader).next_samples(64)) / 64
     assert limit.bytes_per_s / limit.samples_per_s == pytest.approx(mean, rel=0.3)
 
 
 def test_the_next_samples_are_those_that_the_loader_draws_next(loader):
     next(loader)
-    ahead = [sample.start for sample in loader.next_samples(8)]
+    ahead = [sample.start for sample in feed_of(loader).next_samples(8)]
     starts = [int(t) for _ in range(2) for t in next(loader).frame_idx]
     assert ahead == starts
 
 
 def test_a_damaged_frame_shows_in_the_limit_too(loader, tmp_path):
-    (sample, *_) = loader.next_samples(1)
+    (sample, *_) = feed_of(loader).next_samples(1)
     path = tmp_path / "zeros"
     path.write_bytes(bytes(10_000))
     job = {

@@ -102,7 +102,7 @@ def native_samples(mixture):
             ],
         }
     )
-    with hr.Loader(whole, batch_size=8, image_size=SIZE, keep_free=0, threads=2) as loader:
+    with hr.Loader(whole, batch_size=8, image_size=SIZE, keep_free=0, workers=2) as loader:
         return samples(loader.validation())
 
 
@@ -294,7 +294,7 @@ def test_a_second_loop_continues_or_builds_its_pipelines_again(root, strategy):
 def test_metadata_modes_fill_what_the_loader_fills(root, strategy, mode):
     wanted = mixture(root, ("bridge", "robonet"))
     with hr.Loader(
-        wanted, batch_size=8, image_size=SIZE, keep_free=0, threads=2, metadata=mode
+        wanted, batch_size=8, image_size=SIZE, keep_free=0, workers=2, metadata=mode
     ) as loader:
         ours = next(loader)
         filled = {name for name in ours.__slots__ if getattr(ours, name) is not None}

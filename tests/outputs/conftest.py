@@ -33,7 +33,7 @@ def mixture(data):
 
 
 #: Small, quick and without a memory floor.
-OPTIONS = {"batch_size": 4, "image_size": 32, "keep_free": 0, "threads": 2}
+OPTIONS = {"batch_size": 4, "image_size": 32, "keep_free": 0, "workers": 2}
 
 
 @pytest.fixture

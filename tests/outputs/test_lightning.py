@@ -39,7 +39,7 @@ def test_training_and_validation_run_on_one_engine(tmp_path, plain, modules):
     model, module = Model(), modules(layout="bcthw")
     fit = trainer(tmp_path, max_steps=6, val_check_interval=3, limit_val_batches=2)
     engines = []
-    model.on_validation_start = lambda: engines.append(module.loader.loader._engine)
+    model.on_validation_start = lambda: engines.append(module.loader._feed._engine)
     fit.fit(model, module)
     assert model.seen == draws(0, 6)
     expected = [batch.draws.tolist() for batch in islice(plain.validation(), 2)]
@@ -269,7 +269,7 @@ def test_options_that_cannot_be_are_refused_at_once(modules, options, message):
 
 
 def test_too_little_to_validate_on_for_all_ranks_is_said(modules):
-    module = modules(rank=0, world=40)
+    module = modules(rank=0, world_size=40)
     module.setup("validate")
     with pytest.raises(hr.UsageError, match="too few to give each of 40 ranks"):
         module.val_dataloader()
@@ -279,7 +279,7 @@ def test_too_little_to_validate_on_for_all_ranks_is_said(modules):
 def test_every_rank_validates_as_many_batches(modules):
     lengths = set()
     for rank in range(3):
-        module = modules(rank=rank, world=3, batch_size=2)
+        module = modules(rank=rank, world_size=3, batch_size=2)
         module.setup("validate")
         validation = module.val_dataloader()
         lengths.add(len(validation))
@@ -311,7 +311,7 @@ class Telling(Model):
 mixture = hr.Mixture.from_dict(json.loads(sys.argv[1]))
 folder = Path(sys.argv[2])
 data = HeadraceDataModule(
-    mixture, batch_size=4, image_size=32, keep_free=0, threads=2, steps_per_epoch=4
+    mixture, batch_size=4, image_size=32, keep_free=0, workers=2, steps_per_epoch=4
 )
 trainer(folder, max_epochs=3, **every_step(folder)).fit(
     Telling(), data, ckpt_path=sys.argv[3] or None

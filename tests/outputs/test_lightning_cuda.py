@@ -11,7 +11,7 @@ pytest.importorskip("lightning.pytorch")
 if not torch.cuda.is_available():
     pytest.skip("needs a CUDA device", allow_module_level=True)
 
-from headrace.outputs.lightning import HeadraceDataModule, usual_callbacks
+from headrace.outputs.lightning import HeadraceDataModule, default_callbacks
 from tests.outputs.lightning_runs import Model, draws, every_step, trainer
 
 #: Lightning warns of much that is meant so here.
@@ -38,7 +38,7 @@ def test_batches_are_on_the_device_and_a_resumed_run_misses_none(tmp_path, mixtu
     options = {"accelerator": "cuda", "limit_val_batches": 2, "val_check_interval": 3}
     whole, saving = Placed(), every_step(tmp_path)
     module = HeadraceDataModule(mixture, device=device, **OPTIONS)
-    saving["callbacks"] += usual_callbacks(tmp_path, every_n_steps=2)
+    saving["callbacks"] += default_callbacks(tmp_path, every_n_steps=2)
     made = trainer(tmp_path, max_steps=7, **options, **saving)
     made.fit(whole, module)
     assert whole.seen == draws(0, 7)

@@ -81,7 +81,9 @@ def test_the_short_form_trains_any_model():
     names = {"__name__": "guide"}
     exec(blocks("python")[0], names)  # for its model
     exec(
-        block('callbacks=usual_callbacks("runs/first"))').replace("image_size=32", "image_size=64"),
+        block('callbacks=default_callbacks("runs/first")').replace(
+            "image_size=32", "image_size=64"
+        ),
         names,
     )
     assert names["trainer"].global_step == 3

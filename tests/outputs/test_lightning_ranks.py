@@ -25,17 +25,17 @@ import json, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[3])
 import headrace as hr
-from headrace.outputs.lightning import HeadraceDataModule, usual_callbacks
+from headrace.outputs.lightning import HeadraceDataModule, default_callbacks
 from headrace.outputs.lightning.datamodule import TrainingBatches
 from tests.outputs.lightning_runs import Model, trainer
 
 folder = Path(sys.argv[2])
 mixture = hr.Mixture.from_dict(json.loads(sys.argv[1]))
-data = HeadraceDataModule(mixture, batch_size=2, image_size=32, keep_free=0, threads=1)
+data = HeadraceDataModule(mixture, batch_size=2, image_size=32, keep_free=0, workers=1)
 model = Model()
 fit = trainer(
     folder, strategy="ddp", devices=2, max_steps=5, limit_val_batches=1.0, val_check_interval=5,
-    callbacks=usual_callbacks(folder, every_n_steps=2),
+    callbacks=default_callbacks(folder, every_n_steps=2),
 )
 fit.fit(model, data)
 assert type(fit.train_dataloader) is TrainingBatches  # no sampler was put around it

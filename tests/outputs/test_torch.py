@@ -2,7 +2,6 @@
 
 import copy
 import gc
-import inspect
 import json
 import os
 import pickle
@@ -18,7 +17,6 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import headrace as hr
 from headrace.outputs.torch import TorchLoader
-from headrace.outputs.torch.loader import LoaderOptions
 
 ARRAYS = ("draws", "dataset", "episode_id", "frame_idx", "offset", "action", "state")
 
@@ -79,7 +77,8 @@ def test_tensors_lie_in_the_slot_s_memory(loaders, layout):
         slots.append(memory)
         return lambda: None
 
-    loader = loaders(layout=layout, lock=lock)
+    loader = loaders(layout=layout)
+    loader._feed._lock = lock  # before the first slot is made
     for tensors in islice(loader, 12):
         within = None
         for name in ("frames", *ARRAYS[1:]):
@@ -92,10 +91,10 @@ def test_tensors_lie_in_the_slot_s_memory(loaders, layout):
 
 @pytest.mark.parametrize("kept", ["frames", "state"])
 def test_a_slot_returns_when_the_last_of_its_tensors_is_gone(loaders, kept):
-    loader = loaders(threads=1)
+    loader = loaders(workers=1)
     batches = iter(loader)
     tensors = next(batches)
-    pool = loader.loader._stream.pool
+    pool = loader._feed._stream.pool
     returned, ended = [], pool._ended
     pool._ended = lambda lease: (returned.append(lease), ended(lease))
     tensors = next(batches)
@@ -227,7 +226,7 @@ def test_a_loader_that_is_let_go_ends_its_threads(mixture):
     batches = iter(loader)
     tensors = next(batches)
     expected = tensors["frames"].clone()
-    threads = list(loader.loader._engine._threads)
+    threads = list(loader._feed._engine._threads)
     assert all(thread.is_alive() for thread in threads)
     del loader, batches
     assert not any(thread.is_alive() for thread in threads)
@@ -312,9 +311,11 @@ def test_cuda_where_there_is_none_is_refused_at_once(loaders, monkeypatch):
     assert next(iter(loaders(device="cpu")))["frames"].device.type == "cpu"
 
 
-def test_the_options_of_the_loader_are_all_passed_on():
-    own = {"self", "mixture", "batch_size", "image_size", "encoded"}  # by `decode`
-    assert set(LoaderOptions.__annotations__) == {*inspect.signature(hr.Loader).parameters} - own
+def test_the_options_of_the_loader_are_taken_as_an_object_or_by_name(mixture):
+    options = hr.LoaderOptions(batch_size=3, image_size=16, keep_free=0, workers=0)
+    with TorchLoader(mixture, options, batch_size=5) as loader:
+        assert next(iter(loader))["frames"].shape == (5, 3, 2, 16, 16)
+        assert loader.options.image_size == 16
 
 
 def test_a_missing_torch_names_the_feature_and_the_extra():

@@ -11,7 +11,7 @@ import headrace as hr
 from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import ArraySpec, Slot
 from headrace.outputs.torch import TorchLoader
-from headrace.outputs.torch.cuda import CudaTarget
+from headrace.outputs.torch.device import CudaTarget
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 
@@ -71,13 +71,13 @@ def test_pinned_memory_is_unpinned_when_it_is_let_go(shared):
 def test_the_host_s_batches_lie_in_pinned_memory(loaders, pin, pinned):
     loader = loaders(device="cuda", pin=pin)
     next(iter(loader))
-    batch = next(loader.loader)
+    batch = next(loader._feed)
     for array in (batch.frames, batch.dataset, batch.action, batch.episode_id):
         assert torch.from_numpy(array).is_pinned() == pinned
 
 
 def test_slots_come_back_though_the_consumer_keeps_every_batch(loaders):
-    loader = loaders(device="cuda", budget="32MiB")
+    loader = loaders(device="cuda", memory="32MiB")
     kept = list(islice(loader, 100))
     assert len({batch["frames"].data_ptr() for batch in kept}) == 100
     stream = loader.statistics().engine.streams[0]

@@ -133,7 +133,7 @@ def test_validation_runs_beside_training(loaders):
 
 
 def test_validation_in_a_tight_budget_takes_turns_with_training(loaders):
-    gpu, cpu = loaders(decode="gpu", budget="60MiB", threads=2, processes=False), loaders()
+    gpu, cpu = loaders(decode="gpu", memory="60MiB", workers=0), loaders()
     for _ in range(3):
         for there, here in zip(islice(gpu, 5), cpu, strict=False):
             assert torch.equal(there["draws"], here["draws"])

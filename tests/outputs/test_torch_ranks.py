@@ -22,7 +22,7 @@ from headrace.outputs.torch import TorchLoader
 
 mixture, rank, meeting = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
 mixture = hr.Mixture.from_dict(mixture)
-options = {"batch_size": 2, "image_size": 32, "keep_free": 0, "threads": 1}
+options = {"batch_size": 2, "image_size": 32, "keep_free": 0, "workers": 1}
 
 def samples(batches):
     return [
@@ -32,7 +32,7 @@ def samples(batches):
     ]
 
 loader = TorchLoader(mixture, **options)
-own = TorchLoader(mixture, rank=2, world=5, **options)
+own = TorchLoader(mixture, rank=2, world_size=5, **options)
 with loader, own:
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=2)
     validation = loader.validation()
@@ -105,7 +105,7 @@ def test_without_a_process_group_the_environment_gives_the_rank(loaders, monkeyp
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 def test_the_length_of_a_validation_is_right_on_every_rank(loaders, world):
     for rank in range(world):
-        validation = loaders(rank=rank, world=world, threads=1).validation()
+        validation = loaders(rank=rank, world_size=world, workers=1).validation()
         assert len(validation) == len(list(validation))
 
 

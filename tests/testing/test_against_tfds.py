@@ -6,8 +6,7 @@ import pytest
 
 from headrace.testing import features as f
 from headrace.testing import odd, oxe29
-from headrace.testing.wire import encode_example
-from headrace.testing.writer import write_dataset
+from headrace.testing.writer import encode_example, write_dataset
 from tests.testing.conftest import EPISODES, MAX_STEPS, SEED
 from tests.testing.read_back import assert_equal, at_step, to_tfds, undecoded_images
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DatasetError, HeadraceError, UnknownDatasetError, UsageError
-from headrace.testing import shards, synth_pool, synthesize
+from headrace.testing import synth, synthesize
 from headrace.testing.writer import write_shard
 
 FEW = ["bridge", "uiuc_d3field", "droid", "vima"]
@@ -31,43 +31,49 @@ def children_of(pid):
     return map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
-def start(tmp_path, script):
-    """Run a script that says `ready` on stdout; returns it and its children once it has."""
-    file = tmp_path / "script.py"
-    file.write_text(textwrap.dedent(script))
-    process = subprocess.Popen(
-        [sys.executable, file], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    assert process.stdout.readline() == "ready\n"
-    return process, [os.pidfd_open(child) for child in children_of(process.pid)]
+@pytest.fixture
+def long_run(tmp_path):
+    """A run that writes for minutes, with its two workers; all of them are gone afterwards."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LONG_RUN, tmp_path / "out"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            children = list(children_of(process.pid))
+            workers = [os.pidfd_open(child) for child in children]
+            yield process, workers
+        finally:
+            process.kill()
+    for worker in workers:
+        if not select.select([worker], [], [], 0)[0]:
+            signal.pidfd_send_signal(worker, signal.SIGKILL)
+        os.close(worker)
 
 
-def wait_for(pidfds, seconds=20):
-    """Wait until all these processes are gone."""
-    for pidfd in pidfds:
-        gone, _, _ = select.select([pidfd], [], [], seconds)
-        os.close(pidfd)
+def wait_for(workers):
+    """Wait until all these processes are gone; the time only guards against hanging."""
+    for worker in workers:
+        gone, _, _ = select.select([worker], [], [], 120)
         assert gone, "a worker outlived its parent"
 
 
 LONG_RUN = """
-    import sys
-    from headrace.testing import synthesize
+import sys
+from headrace.testing import synthesize
 
-    said = []
+said = []
 
-    def report(done, total, name):
-        if not said:
-            said.append(True)
-            print("ready", flush=True)
+def report(done, total, name):
+    if not said:
+        said.append(True)
+        print("ready", flush=True)
 
-    synthesize(sys.argv[1] if len(sys.argv) > 1 else {root!r}, episodes=500, workers=2,
-               only=["bridge", "uiuc_d3field"], report=report)
+synthesize(sys.argv[1], episodes=500, workers=2, only=["bridge", "uiuc_d3field"], report=report)
 """
 
 
 def test_one_worker_and_two_write_the_same_bytes_and_another_seed_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(synth_pool, "_FEW_FRAMES", 0)
+    monkeypatch.setattr(synth, "_FEW_FRAMES", 0)
     for name, workers, seed in (("one", 1, 0), ("two", 2, 0), ("other", 2, 1)):
         synthesize(tmp_path / name, "oxe29", 3, seed, FEW, workers, _max_steps=3)
     one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
@@ -109,8 +115,8 @@ def test_it_works_from_a_thread_of_a_script_without_a_main_guard(tmp_path):
     script.write_text(
         textwrap.dedent(f"""
         import threading
-        from headrace.testing import synth_pool, synthesize
-        synth_pool._FEW_FRAMES = 0
+        from headrace.testing import synth, synthesize
+        synth._FEW_FRAMES = 0
         run = lambda: synthesize({str(tmp_path / "out")!r}, only=["bc_z", "kuka"], episodes=2,
                                  workers=2, _max_steps=2)
         thread = threading.Thread(target=run)
@@ -125,24 +131,21 @@ def test_it_works_from_a_thread_of_a_script_without_a_main_guard(tmp_path):
     assert (tmp_path / "out" / "kuka" / "0.1.0" / "dataset_info.json").exists()
 
 
-def test_ctrl_c_ends_the_workers_and_leaves_nothing(tmp_path):
-    root = tmp_path / "out"
-    process, children = start(tmp_path, LONG_RUN.format(root=str(root)))
-    assert len(children) == 2
+def test_ctrl_c_ends_the_workers_and_leaves_nothing(long_run, tmp_path):
+    process, workers = long_run
+    assert len(workers) == 2
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == -signal.SIGINT
-    wait_for(children)
-    process.stdout.close()
-    assert [path for path in root.rglob("*") if path.is_file()] == []
+    assert process.wait(120) == -signal.SIGINT
+    wait_for(workers)
+    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
 
 
-def test_a_killed_run_leaves_no_dataset_and_the_next_one_sweeps_up(tmp_path):
+def test_a_killed_run_leaves_no_dataset_and_the_next_one_removes_the_rest(long_run, tmp_path):
     root = tmp_path / "out"
-    process, children = start(tmp_path, LONG_RUN.format(root=str(root)))
+    process, workers = long_run
     process.kill()
-    process.wait(20)
-    process.stdout.close()
-    wait_for(children)
+    process.wait(120)
+    wait_for(workers)
     assert not list(root.rglob("dataset_info.json"))
     assert list(root.glob("bridge/.*incomplete*"))
     synthesize(root, only=["bridge"], episodes=1, _max_steps=1)
@@ -150,14 +153,14 @@ def test_a_killed_run_leaves_no_dataset_and_the_next_one_sweeps_up(tmp_path):
 
 
 def test_a_worker_that_dies_is_an_error_and_not_a_hang(tmp_path, monkeypatch):
-    monkeypatch.setattr(synth_pool, "_FEW_FRAMES", 0)
+    monkeypatch.setattr(synth, "_FEW_FRAMES", 0)
 
     def report(*_):
         for child in children_of(os.getpid()):
             if "headrace.jobs" in Path(f"/proc/{child}/cmdline").read_text():
                 os.kill(child, signal.SIGKILL)
 
-    with pytest.raises(HeadraceError, match=r"a worker process died \(signal 9\)"):
+    with pytest.raises(HeadraceError, match="signal 9"):
         synthesize(tmp_path, only=["bridge"], episodes=40, workers=2, report=report)
     assert not list(tmp_path.rglob("*.tfrecord*"))
 
@@ -179,9 +182,7 @@ def test_any_other_folder_in_the_way_is_left_alone(tmp_path, info):
     (target / "precious").write_text("data")
     if info is not None:
         (target / "dataset_info.json").write_text(info)
-    with pytest.raises(
-        DatasetError, match=r"was not synthesized .*kuka/0\.1\.0\]\. Choose another"
-    ):
+    with pytest.raises(DatasetError, match=r"kuka/0\.1\.0"):
         synthesize(tmp_path, only=["bridge", "kuka"], episodes=1, _max_steps=1)
     assert (target / "precious").read_text() == "data"
     assert not (tmp_path / "bridge").exists()
@@ -193,21 +194,21 @@ def test_a_full_disk_ends_with_a_clear_error_and_no_half_dataset(tmp_path, monke
             path.symlink_to("/dev/full")
         return write_shard(path, *args)
 
-    monkeypatch.setattr(shards, "write_shard", on_a_full_disk)
-    with pytest.raises(DatasetError, match="the disk is full"):
+    monkeypatch.setattr(synth, "write_shard", on_a_full_disk)
+    with pytest.raises(DatasetError, match="full"):
         synthesize(tmp_path, only=["bridge"], episodes=4, workers=1, _max_steps=1)
     assert list(tmp_path.rglob("*")) == []
 
 
 def test_an_unknown_preset_names_the_nearest(tmp_path):
-    with pytest.raises(UsageError, match=r"no preset 'oxe'\. .*Known: oxe29, plain, odd"):
+    with pytest.raises(UsageError, match=r"'oxe'.*oxe29, plain, odd"):
         synthesize(tmp_path, preset="oxe")
 
 
 def test_an_unknown_dataset_names_the_nearest(tmp_path):
-    with pytest.raises(UnknownDatasetError, match=r"'brigde' is not in .* Did you mean 'bridge'\?"):
+    with pytest.raises(UnknownDatasetError, match=r"'brigde'.*'bridge'"):
         synthesize(tmp_path, only=["brigde"])
-    with pytest.raises(UnknownDatasetError, match=r"Did you mean 'odd_ragged'\?"):
+    with pytest.raises(UnknownDatasetError, match="'odd_ragged'"):
         synthesize(tmp_path, preset="odd", only=["odd_raged"])
 
 

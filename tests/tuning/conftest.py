@@ -3,6 +3,9 @@
 import pytest
 
 import headrace as hr
+from headrace.loader import LoaderOptions
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.loader import loader_over
 from headrace.measure import limit
 from headrace.testing import synthesize
 from headrace.tuning.doctor import limits
@@ -31,8 +34,9 @@ def loaders(mixture):
     made = []
 
     def make(**options):
-        settings = {"batch_size": 8, "image_size": 64, "keep_free": 0, "threads": 2}
-        made.append(hr.Loader(mixture, **{**settings, "processes": False, **options}))
+        files = options.pop("files", None)
+        settings = {"batch_size": 8, "image_size": 64, "keep_free": 0, "workers": 0, **options}
+        made.append(loader_over(MixtureFeed(mixture, LoaderOptions(**settings), files=files)))
         return made[-1]
 
     yield make

@@ -8,6 +8,7 @@ import pytest
 
 import headrace as hr
 from headrace.cli.main import main
+from headrace.loader.loader import feed_of
 from headrace.measure.evidence import run_evidence
 from headrace.measure.report import write_run_report
 from headrace.measure.runs import read_run
@@ -28,7 +29,7 @@ def test_watching_changes_neither_the_batches_nor_the_state(loaders):
         draws = [batch.draws.tolist() for batch in islice(watched, 6)]
     assert draws == [batch.draws.tolist() for batch in islice(alone, 6)]
     assert watched.state_dict() == alone.state_dict()
-    assert watched.on_batch is None
+    assert feed_of(watched).on_batch is None
 
 
 def test_the_verdict_is_printed_at_the_end_unless_it_is_to_be_quiet(loaders, capsys):
@@ -68,7 +69,7 @@ def test_two_doctors_cannot_watch_one_loader(loaders):
     with hr.Doctor(loader, quiet=True):
         with pytest.raises(hr.UsageError, match="another doctor"), hr.Doctor(loader):
             pass
-        assert loader.on_batch is not None
+        assert feed_of(loader).on_batch is not None
 
 
 def test_something_that_is_no_loader_is_refused():
@@ -122,7 +123,7 @@ def test_the_headroom_takes_a_batch_itself_if_none_is_given(loaders):
     loader = loaders()
     with hr.Doctor(loader, quiet=True, limits=False, **QUICK) as doctor:
         doctor.headroom(len, steps=2)
-        assert loader.on_batch is not None
+        assert feed_of(loader).on_batch is not None
     assert doctor.evidence().steps == 0
     with pytest.raises(hr.UsageError, match="steps is 0"):
         doctor.headroom(len, steps=0)
@@ -174,7 +175,7 @@ def test_a_doctor_that_fails_does_not_stop_the_training(loaders, monkeypatch, ca
 
 
 def test_only_the_first_rank_prints_and_records(loaders, tmp_path, capsys):
-    loader = loaders(rank=1, world=2)
+    loader = loaders(rank=1, world_size=2)
     with hr.Doctor(loader, run=tmp_path / "run", limits=False, **QUICK) as doctor:
         for batch in islice(loader, 4):
             sleep(batch)
@@ -194,7 +195,7 @@ def test_validation_in_a_pause_is_not_counted(loaders):
 
 def test_every_source_has_its_costs_and_nothing_is_drawn(loaders):
     loader = loaders()
-    costs = {cost.name: cost for cost in source_costs(loader, seconds=0.03)}
+    costs = {cost.name: cost for cost in source_costs(feed_of(loader), seconds=0.03)}
     assert list(costs) == ["bridge", "ucsd_kitchen", "kuka"]
     assert sum(cost.share for cost in costs.values()) == pytest.approx(1, abs=1e-3)
     assert (costs["bridge"].encoding, costs["bridge"].height) == ("jpeg", 480)
@@ -205,7 +206,7 @@ def test_every_source_has_its_costs_and_nothing_is_drawn(loaders):
 
 def test_a_torch_loader_can_be_watched(mixture):
     torch_outputs = pytest.importorskip("headrace.outputs.torch", exc_type=hr.UsageError)
-    options = {"batch_size": 4, "image_size": 32, "keep_free": 0, "threads": 1}
+    options = {"batch_size": 4, "image_size": 32, "keep_free": 0, "workers": 1}
     loader = torch_outputs.TorchLoader(mixture, **options, steps_per_epoch=8)
     with loader, hr.Doctor(loader, quiet=True, limits=False, **QUICK) as doctor:
         for batch in loader:
@@ -263,7 +264,7 @@ def write_result(folder, **values):
         "storage_limit_samples_per_s": 90000.0,
         "cpu_s_per_sample": 0.003,
         "machine": {"cores_allowed": 2},
-        "config": {"job": {"batch_size": 64, "image_size": 256, "threads": None}},
+        "config": {"job": {"batch_size": 64, "image_size": 256, "workers": None}},
         **values,
     }
     (folder / "result.json").write_text(json.dumps(result))

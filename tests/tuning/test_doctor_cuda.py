@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 def loader(mixture):
     from headrace.outputs.torch import TorchLoader
 
-    options = {"batch_size": 16, "image_size": 128, "keep_free": 0, "threads": 2}
+    options = {"batch_size": 16, "image_size": 128, "keep_free": 0, "workers": 2}
     with TorchLoader(mixture, device="cuda", **options) as loader:
         yield loader
 

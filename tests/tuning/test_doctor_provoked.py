@@ -8,7 +8,8 @@ import pytest
 
 import headrace as hr
 from headrace.engine.slots import slot_bytes
-from headrace.loader.settings import PROCESS_BYTES, SPARE_SLOTS
+from headrace.loader.loader import feed_of
+from headrace.loader.sizes import PROCESS_BYTES, SPARE_SLOTS
 from headrace.reading.local import LocalFiles
 
 pytestmark = pytest.mark.usefixtures("quick_limits")
@@ -67,7 +68,7 @@ def test_a_step_that_is_slower_than_its_data_is_compute_bound_and_healthy(loader
 
 
 def test_a_step_that_is_faster_than_decoding_is_decode_bound(loaders):
-    loader = loaders(threads=1, processes=True)
+    loader = loaders(workers=1)
     doctor = tried(lambda: watch(loader, lambda _: None, 30, warmup_seconds=0.5), "decode")
     verdict = doctor.verdict()
     assert "PNG of ucsd_kitchen takes" in verdict.headline
@@ -80,21 +81,21 @@ def test_a_step_that_is_faster_than_decoding_is_decode_bound(loaders):
 
 
 def test_a_slow_disk_is_storage_bound(loaders):
-    loader = loaders(files=SlowFiles(0.02), threads=1, batch_size=4)
+    loader = loaders(files=SlowFiles(0.02), workers=1, batch_size=4)
     doctor = tried(lambda: watch(loader, lambda _: None, 9), "storage")
     assert doctor.verdict().changes[0].gain > 2
 
 
 def test_a_budget_without_room_to_work_ahead_is_memory_bound_prefetch(loaders, mixture):
     """Steps of very different length: with enough batches ahead none of them would wait."""
-    with hr.Loader(mixture, batch_size=8, image_size=64, keep_free=0, threads=2) as wide:
-        full = wide._sizes
+    with hr.Loader(mixture, batch_size=8, image_size=64, keep_free=0, workers=2) as wide:
+        full = feed_of(wide).sizes
     # No processes, and two slots of all that there may be.
     all_slots = full.most_slots + full.validation_slots + SPARE_SLOTS
     small = full.budget - 2 * PROCESS_BYTES - (all_slots - 2) * slot_bytes(full.specs)
     pauses = cycle([0.0, 0.0, 0.0, 0.4])
-    loader = loaders(budget=small)
-    assert loader._sizes.slots == 2
+    loader = loaders(memory=small)
+    assert feed_of(loader).sizes.slots == 2
     doctor = tried(lambda: watch(loader, lambda _: time.sleep(next(pauses)), 15), "memory")
     verdict = doctor.verdict()
     assert "room for 2 batches instead of 6" in verdict.headline
@@ -123,6 +124,6 @@ def test_a_slow_copy_to_the_device_is_copy_bound(loaders):
 
 def test_a_step_that_keeps_python_for_itself_is_starved_by_the_python_loop(loaders):
     """The loader's threads need Python's lock for every frame; a sum does not let go of it."""
-    loader = loaders(threads=1, batch_size=6)
+    loader = loaders(workers=1, batch_size=6)
     doctor = tried(lambda: watch(loader, lambda _: sum(range(3_000_000)), 16), "python")
     assert "processes" in doctor.verdict().changes[0].what

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from headrace.catalog.manifest import MISSING, cannot_write
+from headrace.engine.machine import allowed_cpus
 from headrace.errors import CatalogError, DatasetError, HeadraceError
-from headrace.formats.features import Schema, read_features
-from headrace.formats.rlds import FEATURES_FILE
-from headrace.jobs import ProcessPool, WorkerLost, allowed_cpus
+from headrace.formats.features import FEATURES_FILE, Schema, read_features
+from headrace.jobs import ProcessPool, WorkerLost
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

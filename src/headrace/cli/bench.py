@@ -26,8 +26,8 @@ and how much memory is held. Every run is archived as a folder with a report.
   headrace bench oxe29 root=/data/oxe --limit
 
 Overrides are of the mixture (root, defaults.*, sources.NAME.*), of the loader (loader.batch_size,
-loader.image_size, loader.metadata, loader.seed, loader.threads; headrace's alone: loader.budget,
-loader.keep_free, loader.processes, loader.on_error), or of a backend's own options (tfdata.*).
+loader.image_size, loader.metadata, loader.seed, loader.workers; headrace's alone: loader.memory,
+loader.keep_free, loader.on_error), or of a backend's own options (tfdata.*).
 """
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 from headrace.engine.budget import Budget
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import available_memory
 from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import Arrays, ArraySpec, Lock, Returned, SlotPool
 from headrace.engine.statistics import Counters, EngineStatistics, StageStatistics

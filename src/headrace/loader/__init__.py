@@ -2,5 +2,6 @@
 
 from headrace.loader.batch import Batch
 from headrace.loader.loader import Loader
+from headrace.loader.options import LoaderOptions
 
-__all__ = ["Batch", "Loader"]
+__all__ = ["Batch", "Loader", "LoaderOptions"]

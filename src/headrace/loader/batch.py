@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "EncodedBatch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,9 +30,6 @@ class Batch:
     state: NDArray[np.float32] | None = None  #: [B, S] at t
     language: list[str] | None = None  #: [B] instruction at t
     robot: list[str] | None = None  #: [B] where a source names it, else ""
-    #: [B, T] of a loader with `encoded`: 0, or as many bytes of a JPEG lie in the frame's place
-    encoded: NDArray[np.int32] | None = None
-    draft: Any = None  #: with `encoded`: the loader's own note of it
 
     def __len__(self) -> int:
         """Number of samples."""
@@ -60,3 +57,14 @@ class Batch:
             known["episode"] = f"{number >> 32:05d}/{number & 0xFFFFFFFF}"
             known["frame"] = int(self.frame_idx[row])
         return known
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class EncodedBatch(Batch):
+    """A batch whose frames may be JPEGs, for a device to decode: not for users."""
+
+    encoded: NDArray[np.int32]  #: [B, T] 0, or as many bytes of a JPEG lie in the frame's place
+    draft: Any  #: the feed's own note of it
+
+    def __repr__(self) -> str:
+        return f"<EncodedBatch of {len(self)}: frames {list(self.frames.shape)}>"

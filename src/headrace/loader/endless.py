@@ -11,22 +11,12 @@ from typing import Any, Protocol, Self
 from headrace.engine.engine import Engine
 from headrace.engine.slots import ArraySpec, Lock
 from headrace.engine.stream import Filled, Stream
+from headrace.loader.options import SharedOptions, rank_and_world_size
 from headrace.loader.sequence import TrainingSequence
 from headrace.sampling.ranks import draws_after
 from headrace.sampling.sampler import SamplerState
 
 __all__ = ["EndlessLoader"]
-
-
-class _Settings(Protocol):
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def seed(self) -> int: ...
-    @property
-    def rank(self) -> int: ...
-    @property
-    def world(self) -> int: ...
 
 
 class _Sizes(Protocol):
@@ -39,17 +29,19 @@ class _Sizes(Protocol):
 class EndlessLoader(ABC):
     """The part of a loader that does not depend on what a sample is."""
 
-    settings: _Settings  #: rank and world may be set until the first batch
-
     def __init__(
         self,
+        options: SharedOptions,
         sizes: _Sizes,
         specs: Mapping[str, ArraySpec],
         planner: Any,
         engine: Engine,
-        lock: Lock | None,
+        lock: Lock | None = None,
     ) -> None:
         """`engine` must know nothing of the loader, so that it can be collected."""
+        self._batch_size, self._seed = options.batch_size, options.seed
+        #: This process among those that train together; may be set until the first batch.
+        self._rank, self._world_size = rank_and_world_size(options.rank, options.world_size)
         self._room = sizes
         self._specs, self._planner, self._engine, self._lock = specs, planner, engine, lock
         self._start = 0  # draws consumed before the stream began
@@ -61,26 +53,21 @@ class EndlessLoader(ABC):
     def _fingerprint(self) -> dict[str, Any]:
         """Everything that the sequence of samples depends on, beside the seed."""
 
-    @property
-    def ready(self) -> int:
-        """Batches that wait to be taken: `next` would give one without a wait, or nearly so."""
-        return 0 if self._stream is None else self._stream.statistics().ready
-
     def state_dict(self) -> dict[str, Any]:
         """Where the sequence stands: plain values, the same on every rank."""
-        return SamplerState(self._draws, self.settings.seed, self._fingerprint()).to_dict()
+        return SamplerState(self._draws, self._seed, self._fingerprint()).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken; batch size, ranks and threads may be others."""
+        """Resume where a state was taken; batch size, ranks and workers may be others."""
         loaded = SamplerState.from_dict(state)
-        loaded.check(self.settings.seed, self._fingerprint())
+        loaded.check(self._seed, self._fingerprint())
         if self._stream is not None:
             self._engine.drop(self._stream)
             self._stream = None
         self._start, self._delivered = loaded.draws, 0
 
     def close(self) -> None:
-        """End the threads and give the memory back."""
+        """End the workers and give the memory back."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -97,15 +84,13 @@ class EndlessLoader(ABC):
     @property
     def _draws(self) -> int:
         """Draws consumed by all ranks together."""
-        settings = self.settings
-        return draws_after(self._start, self._delivered, settings.batch_size, settings.world)
+        return draws_after(self._start, self._delivered, self._batch_size, self._world_size)
 
     def _next_filled(self) -> Filled:
         """The next batch of training."""
         if self._stream is None:
-            settings = self.settings
             sequence = TrainingSequence(
-                self._planner, self._draws, settings.batch_size, settings.rank, settings.world
+                self._planner, self._draws, self._batch_size, self._rank, self._world_size
             )
             self._stream = self._open(sequence, self._room.slots, self._room.most_slots)
             self._start, self._delivered = self._draws, 0

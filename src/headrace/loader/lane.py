@@ -11,7 +11,7 @@ killed, its thread does the work.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter
 
@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 
 from headrace.engine.budget import Budget
 from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import NOT_SHARED, Arrays, ArraySpec
+from headrace.engine.slots import NOT_SHARED, Arrays
 from headrace.engine.statistics import Counters
 from headrace.errors import DataError, WorkerError
 from headrace.loader.opened import OpenedSource
+from headrace.loader.options import LoaderOptions
 from headrace.loader.own_process import OwnProcess, Processes
 from headrace.loader.plan import Draft, Task, read_lines
 from headrace.loader.process import ProcessLost
-from headrace.loader.settings import PROCESS_BYTES, Settings
+from headrace.loader.sizes import PROCESS_BYTES, Sizes
 from headrace.loader.skipping import Errors
 from headrace.loader.work import SampleReader
 from headrace.reading.local import LocalFiles
@@ -46,21 +47,22 @@ class Lanes:
         files: LocalFiles,
         budget: Budget,
         errors: Errors,
-        settings: Settings,
-        specs: Mapping[str, ArraySpec],
+        options: LoaderOptions,
+        sizes: Sizes,
         shared: SharedMemory | None,
     ) -> None:
         self.sources, self.errors = sources, errors
-        self.keep = settings.encoded  #: whether JPEGs stay as they are from now on
+        self.keep = "encoded" in sizes.specs  #: whether JPEGs stay as they are from now on
         self.processes = Processes(
             _MODULE,
-            lambda: (sources, settings, specs),
+            lambda: (sources, options, sizes.specs),
             budget,
             shared,
-            most=settings.processes,
+            most=sizes.processes,
             bytes_each=PROCESS_BYTES,
         )
-        self._files, self._budget, self._settings = files, budget, settings
+        self._files, self._budget, self._options = files, budget, options
+        self._open_files = files.max_open // (2 * sizes.threads)
 
     def __call__(self, counters: Counters) -> Lane:
         return Lane(self, counters)
@@ -72,8 +74,8 @@ class Lanes:
             self._files,
             self._budget,
             counters,
-            settings=self._settings,
-            open_files=self._files.max_open // (2 * self._settings.threads),
+            options=self._options,
+            open_files=self._open_files,
         )
 
 

@@ -1,47 +1,28 @@
-"""The loader: batches from a mixture, exactly shared, globally shuffled, resumable."""
+"""The loader: batches of a mixture, as a training program sees them."""
 
 from __future__ import annotations
 
-import logging
-import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from types import TracebackType
+from typing import Any, Self, Unpack
 
 from headrace.config import Mixture
-from headrace.decoding.frame import check_camera
-from headrace.decoding.resize import use_one_thread_per_call
-from headrace.engine.budget import Budget
-from headrace.engine.engine import Engine
-from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import NOT_SHARED, Lock, slot_bytes
-from headrace.engine.statistics import Counters
-from headrace.engine.stream import Filled, Stream
-from headrace.errors import HeadraceError, SplitError, UsageError
+from headrace.errors import UsageError
 from headrace.loader.batch import Batch
-from headrace.loader.endless import EndlessLoader
-from headrace.loader.lane import Lane, Lanes
-from headrace.loader.opened import OpenedSource, WindowSpec, open_sources
-from headrace.loader.plan import Planner, Sample, Task, read_lines
-from headrace.loader.sequence import ValidationSequence
-from headrace.loader.settings import VALIDATION_SLOTS, Settings, Sizes
-from headrace.loader.skipping import Errors
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.options import LoaderFields, LoaderOptions, changed_options
 from headrace.loader.statistics import LoaderStatistics
-from headrace.reading.local import LocalFiles, shared_files
-from headrace.sampling.sampler import Sampler, ValidationOrder, resolve_weights
 
-__all__ = ["Loader"]
-
-_log = logging.getLogger("headrace")
+__all__ = ["Loader", "feed_of", "loader_over"]
 
 
-class Loader(EndlessLoader):
-    """Endless batches of a mixture.
+class Loader:
+    """Endless batches of a mixture, on lease: a batch's memory is reused once it is let go.
+
+    The iteration has no end, and a second `for` continues where the first stopped. Arrays of a
+    batch are views of pooled memory: let go of them, or copy what you keep.
 
     >>> import headrace as hr
     >>> with hr.Loader(hr.Mixture.load("oxe29", ["root=data/oxe"]),  # doctest: +SKIP
@@ -49,290 +30,94 @@ class Loader(EndlessLoader):
     ...     for batch in loader:
     ...         train_step(batch.frames)       # uint8 [64, 2, 256, 256, 3]
 
-    A second `for` goes on where the first stopped. Batches are views of pooled memory: let go of
-    them, or copy what you keep.
+    Options are the fields of `LoaderOptions`, given by name, or an object of it and what differs.
     """
 
     def __init__(
         self,
         mixture: Mixture | str | Path,
-        *,
-        batch_size: int,
-        image_size: int | tuple[int, int],
-        seed: int = 0,
-        frames: WindowSpec | str = "endpoints",
-        metadata: Literal["none", "dataset", "full"] = "full",
-        action_chunk: int | None = None,
-        threads: int | None = None,
-        processes: bool = True,
-        budget: int | str | None = None,
-        keep_free: int | str | None = None,
-        resize: str = "bilinear",
-        on_error: Literal["raise", "skip"] = "raise",
-        max_errors: int = 100,
-        rank: int | None = None,
-        world: int | None = None,
-        files: LocalFiles | None = None,
-        lock: Lock | None = None,
-        encoded: bool = False,
+        options: LoaderOptions | None = None,
+        /,
+        **changes: Unpack[LoaderFields],
     ) -> None:
-        settings = Settings.checked(
-            batch_size=batch_size,
-            image_size=image_size,
-            seed=seed,
-            frames=frames,
-            metadata=metadata,
-            action_chunk=action_chunk,
-            threads=threads,
-            processes=processes,
-            budget=budget,
-            keep_free=keep_free,
-            resize=resize,
-            on_error=on_error,
-            max_errors=max_errors,
-            rank=rank,
-            world=world,
-            encoded=encoded,
-        )
-        if not isinstance(mixture, Mixture):
-            mixture = Mixture.load(mixture)
-        files = files or shared_files()
-        self.sources = _checked(open_sources(mixture, settings.window, files))
-        self.names = tuple(source.name for source in self.sources)
-        self._episodes = [_episodes(source, source.split) for source in self.sources]
-        items = [s.items(e) for s, e in zip(self.sources, self._episodes, strict=True)]
-        weights = resolve_weights(
-            [source.asked for source in self.sources],
-            [item.length for item in items],
-            self.names,
-        )
-        self._sampler = Sampler(weights, items, settings.seed, self.names)
-        self._sizes = sizes = Sizes.of(settings, self.sources)
-        settings = replace(settings, threads=sizes.threads, processes=sizes.processes)
-        self.settings: Settings = settings
-        planner = Planner(self.sources, self._episodes, settings, self._sampler)
-        self._errors = Errors(settings.max_errors)
-        #: Told of every batch of training and how long it was waited for; must not raise.
-        self.on_batch: Callable[[Batch, float], None] | None = None
-        self._validation: tuple[Planner, int] | None = None
-        engine, self._lanes = _make_engine(settings, sizes, self.sources, files, self._errors)
-        super().__init__(sizes, sizes.specs, planner, engine, lock)
+        self._feed = MixtureFeed(mixture, changed_options(options or LoaderOptions(), changes))
 
     def __repr__(self) -> str:
+        feed = self._feed
         return (
-            f"<Loader of {len(self.sources)} sources, batch {self.settings.batch_size}, "
-            f"{self._draws:,} draws consumed>"
+            f"<Loader of {len(feed.sources)} sources, batch {feed.options.batch_size}, "
+            f"{feed.statistics().draws:,} draws consumed>"
         )
 
-    # -- training ------------------------------------------------------------------------------
+    @property
+    def options(self) -> LoaderOptions:
+        """The options, with rank and world size as they are."""
+        feed = self._feed
+        return replace(feed.options, rank=feed.rank, world_size=feed.world_size)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The table of source names that `Batch.dataset` points into."""
+        return self._feed.names
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        started = perf_counter()
-        batch = self.take()
-        if self.on_batch is not None:
-            self.on_batch(batch, perf_counter() - started)
-        return batch
-
-    def take(self) -> Batch:
-        """As `next`, but `on_batch` is left to the caller: for one who takes batches ahead."""
-        return self._batch(self._next_filled())
-
-    @property
-    def prefetch(self) -> int:
-        """Batches of training that may be on their way at first."""
-        return self._sizes.slots
-
-    @property
-    def keep_encoded(self) -> bool:
-        """Whether batches that are begun from now on hold JPEGs as they are; see `encoded`."""
-        return self._lanes.keep
-
-    @keep_encoded.setter
-    def keep_encoded(self, keep: bool) -> None:
-        self._lanes.keep = keep and self.settings.encoded
-
-    def refill(self, batch: Batch, rows: Sequence[int]) -> None:
-        """Fill rows of a batch again and decode all of it here, by the rules for damaged samples.
-
-        For rows with a JPEG that its decoder refuses. Called while the batch is held.
-        """
-        draft = batch.draft
-        lines = draft.planner.again(batch.draws[list(rows)], np.array(rows))
-        arrays = {name: getattr(batch, name) for name in self._sizes.specs}
-        lane = Lane(self._lanes, Counters(), decode_all=True)
-        try:
-            lane(Task(draft, lines), arrays, NOT_SHARED)
-        finally:
-            lane.close()
-
-    def next_samples(self, count: int) -> list[Sample]:
-        """Where the frames of the next draws lie, without drawing them (for measuring)."""
-        draws = self._sampler.draw(np.arange(self._draws, self._draws + count))
-        return read_lines(self._planner.lines(draws, np.arange(count)))
-
-    # -- validation ----------------------------------------------------------------------------
+        return next(self._feed)
 
     def validation(self, limit_batches: int | None = None) -> Iterator[Batch]:
-        """One pass over the validation splits in a fixed order, on the same threads and budget.
+        """One pass over the validation splits in a fixed order, on the same workers and budget.
 
         Every source is in the first batches; the last batch may be shorter.
         """
-        planner, length = self._validation_plan()
-        settings = self.settings
-        if self.validation_rewinds:
-            self._rewind()
-        stream = self._open(
-            ValidationSequence(
-                planner, length, settings.batch_size, settings.rank, settings.world, limit_batches
-            ),
-            max(1, self._sizes.validation_slots),
-        )
-        return _Pass(self, stream)
-
-    @property
-    def validation_rewinds(self) -> bool:
-        """Whether a validation pass would now take the memory of prefetched batches."""
-        return self._engine.budget.free < VALIDATION_SLOTS * slot_bytes(self._sizes.specs)
-
-    def _rewind(self) -> None:
-        """Give up prefetched batches of training; they are filled again when they are wanted."""
-        if self._stream is not None:
-            self._engine.drop(self._stream, wait=True)
-            self._start, self._delivered = self._draws, 0
-            self._stream = None
+        return self._feed.validation(limit_batches)
 
     def validation_length(self) -> int:
         """Samples of one validation pass, of all ranks together."""
-        return self._validation_plan()[1]
+        return self._feed.validation_length()
 
-    def _validation_plan(self) -> tuple[Planner, int]:
-        if self._validation is None:
-            for source in self.sources:
-                if source.val_split is None:
-                    raise SplitError(
-                        "this source has no validation split",
-                        dataset=source.name,
-                        remedy="Give `val_split` in the mixture, for it or in `defaults`",
-                    )
-            episodes = [_episodes(source, source.val_split or "") for source in self.sources]
-            items = [
-                source.items(mine, all_pairs=True)
-                for source, mine in zip(self.sources, episodes, strict=True)
-            ]
-            order = ValidationOrder(items, self.names)
-            planner = Planner(self.sources, episodes, self.settings, order)
-            self._validation = planner, order.length
-        return self._validation
+    def state_dict(self) -> dict[str, Any]:
+        """Where the sequence stands: plain values, the same on every rank."""
+        return self._feed.state_dict()
 
-    # -- the rest ------------------------------------------------------------------------------
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume where a state was taken; batch size, ranks and workers may be others."""
+        self._feed.load_state_dict(state)
 
     def statistics(self) -> LoaderStatistics:
         """Frozen figures of everything so far."""
-        return LoaderStatistics(
-            engine=self._engine.statistics(),
-            draws=self._draws,
-            asked={
-                name: float(places) / self._sampler.shares.block
-                for name, places in zip(self.names, self._sampler.shares.places, strict=True)
-            },
-            too_short={
-                source.name: int((source.steps(episodes) <= source.k).sum())
-                for source, episodes in zip(self.sources, self._episodes, strict=True)
-            },
-            skipped=self._errors.count,
-            first_skipped=tuple(self._errors.first),
-        )
+        return self._feed.statistics()
 
-    def _batch(self, filled: Filled) -> Batch:
-        draft, arrays = filled.about, filled.arrays
-        if len(draft.draws) < self.settings.batch_size:
-            arrays = {name: array[: len(draft.draws)] for name, array in arrays.items()}
-        full = self.settings.metadata == "full"
-        return Batch(
-            names=self.names,
-            draws=draft.draws,
-            draft=draft if self.settings.encoded else None,
-            language=draft.language if full else None,
-            robot=draft.robot if full else None,
-            **arrays,
-        )
+    def close(self) -> None:
+        """End the workers and give the memory back."""
+        self._feed.close()
 
-    def _fingerprint(self) -> dict[str, Any]:
-        return {
-            "sources": [
-                {"name": source.name, "places": int(places), **source.fingerprint(episodes)}
-                for source, places, episodes in zip(
-                    self.sources, self._sampler.shares.places, self._episodes, strict=True
-                )
-            ]
-        }
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
 
-class _Pass(Iterator[Batch]):
-    """One validation pass; its slots are freed when it ends or is let go."""
-
-    def __init__(self, loader: Loader, stream: Stream) -> None:
-        self._loader, self._stream = loader, stream
-        self._finalizer = weakref.finalize(self, loader._engine.drop, stream)
-
-    @property
-    def ready(self) -> int:
-        """Batches that wait to be taken."""
-        return self._stream.statistics().ready
-
-    def __next__(self) -> Batch:
-        try:
-            return self._loader._batch(next(self._stream))
-        except BaseException:
-            self._finalizer()
-            raise
-
-
-def _make_engine(
-    settings: Settings,
-    sizes: Sizes,
-    sources: list[OpenedSource],
-    files: LocalFiles,
-    errors: Errors,
-) -> tuple[Engine, Lanes]:
-    """An engine whose threads know nothing of the loader, so that it can be collected."""
-    budget = Budget(sizes.budget)
-    shared = SharedMemory() if settings.processes else None
-    use_one_thread_per_call()
-    lanes = Lanes(sources, files, budget, errors, settings, sizes.specs, shared)
-    engine = Engine(
-        settings.threads,
-        lanes,
-        budget,
-        shared=shared,
-        keep_free=settings.keep_free,
-        notice=_log.warning,
-    )
-    return engine, lanes
-
-
-def _checked(sources: list[OpenedSource]) -> list[OpenedSource]:
-    """All sources fill frames, and the same number of them."""
-    for source in sources:
-        try:
-            check_camera(source.camera.shape[-1], source.camera.dtype)
-        except HeadraceError as error:
-            raise error.within(dataset=source.name, field=source.camera.key) from None
-    counts = {len(source.offsets): source.name for source in sources}
-    if len(counts) > 1:
-        listed = ", ".join(f"{name} {count}" for count, name in counts.items())
+def feed_of(loader: Any) -> MixtureFeed:
+    """The feed of a `Loader`, or of what is built on one: for outputs, benchmark and doctor."""
+    feed = loader if isinstance(loader, MixtureFeed) else getattr(loader, "_feed", None)
+    if not isinstance(feed, MixtureFeed):
         raise UsageError(
-            f"windows have different numbers of frames: {listed}",
-            remedy="With different offsets use frames='endpoints', or fixed_n for a fixed number",
+            f"{type(loader).__name__} is not a loader of a mixture",
+            remedy="Give a Loader or a TorchLoader",
         )
-    return sources
+    return feed
 
 
-def _episodes(source: OpenedSource, split: str) -> NDArray[np.int64]:
-    try:
-        return source.episodes(split)
-    except HeadraceError as error:
-        raise error.within(dataset=source.name) from None
+def loader_over(feed: MixtureFeed) -> Loader:
+    """A loader over a feed that was made by hand."""
+    loader = Loader.__new__(Loader)
+    loader._feed = feed
+    return loader

@@ -16,36 +16,14 @@ from headrace.config import Mixture, Source
 from headrace.errors import HeadraceError, SelectionError
 from headrace.formats.features import Field
 from headrace.loader.fields import NumberField, RobotNames, TextField
+from headrace.loader.options import WindowSpec
 from headrace.reading.local import LocalFiles
-from headrace.sampling.items import (
-    SourceItems,
-    WindowMode,
-    frame_offsets,
-    steps_from_seconds,
-    valid_starts,
-)
+from headrace.sampling.items import SourceItems, steps_from_seconds, valid_starts
 from headrace.sampling.sampler import digest
 
-__all__ = ["OpenedSource", "WindowSpec", "number_width", "open_sources", "window_steps"]
+__all__ = ["OpenedSource", "number_width", "open_sources", "window_steps"]
 
 _DEFAULT_OFFSET = 5  # steps; what the reference mixture uses where it says nothing else
-
-
-@dataclass(frozen=True, slots=True)
-class WindowSpec:
-    """Which frames of a window are taken.
-
-    >>> WindowSpec("stride", stride=2).offsets(5)
-    (0, 2, 4, 5)
-    """
-
-    mode: WindowMode = "endpoints"
-    stride: int | None = None
-    n: int | None = None
-
-    def offsets(self, k: int) -> tuple[int, ...]:
-        """Steps of the frames after the window's start."""
-        return frame_offsets(self.mode, k, self.stride, self.n)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader.opened import OpenedSource
-from headrace.loader.settings import Settings
+from headrace.loader.options import LoaderOptions
 from headrace.sampling.sampler import Draws
 
 __all__ = ["Draft", "Planner", "Sample", "Task", "column", "read_lines"]
@@ -105,14 +105,15 @@ class Planner:
         self,
         sources: Sequence[OpenedSource],
         episodes: Sequence[Ints],
-        settings: Settings,
+        options: LoaderOptions,
         order: Order,
+        threads: int = 1,
     ) -> None:
         self._sources = sources
         self._episodes = episodes  # of each source, in the order that draws number them
-        self._full = settings.metadata == "full"
+        self._full = options.metadata == "full"
         # Several batches are on their way at once, so a batch need not have a task for each thread.
-        share = 2 * settings.batch_size // settings.threads
+        share = 2 * options.batch_size // threads
         self._task = min(_TASK_SAMPLES, max(_FEWEST_SAMPLES, share))
         self._order = order
         self._frames = len(sources[0].offsets)

@@ -65,7 +65,7 @@ class _Texts:
 def serve(parent: Parent, about: int, memory: int) -> None:
     """Fill samples until the parent is gone."""
     with mmap.mmap(about, 0, access=mmap.ACCESS_READ) as described:  # processes share its position
-        sources, settings, specs = pickle.loads(described)
+        sources, options, specs = pickle.loads(described)
     use_one_thread_per_call()
     size = slot_bytes(specs)
     slots: dict[int, Arrays] = {}  # by place; places are used again, so there are few
@@ -83,7 +83,7 @@ def serve(parent: Parent, about: int, memory: int) -> None:
                     files,
                     parent,
                     counters,
-                    settings=settings,
+                    options=options,
                     open_files=files.max_open // 2,
                 )
             if place not in slots:

@@ -20,17 +20,16 @@ from headrace.engine.slots import ArraySpec
 from headrace.engine.statistics import Counters
 from headrace.errors import HeadraceError
 from headrace.loader.opened import open_sources
+from headrace.loader.options import LoaderOptions
 from headrace.loader.plan import Planner
-from headrace.loader.settings import Settings, Sizes
+from headrace.loader.sizes import batch_specs, requested_workers
 from headrace.loader.work import SampleReader
 from headrace.reading.local import shared_files
 from headrace.sampling.sampler import Draws, Sampler, resolve_weights
 
-__all__ = ["NO_LIMIT", "MixtureSamples"]
+__all__ = ["MixtureSamples"]
 
 Ints = NDArray[np.int64]
-
-NO_LIMIT = 1 << 50  #: bytes of a budget that is none
 
 
 class _NoBudget:
@@ -55,9 +54,9 @@ class MixtureSamples:
     Sample (source, episode, t) is window t of the `episode`-th episode of the source's split.
     """
 
-    def __init__(self, mixture: Mixture, settings: Settings) -> None:
-        self.settings = settings
-        self.sources = open_sources(mixture, settings.window, shared_files())
+    def __init__(self, mixture: Mixture, options: LoaderOptions) -> None:
+        self.options = options
+        self.sources = open_sources(mixture, options.window, shared_files())
         for source in self.sources:
             try:
                 check_camera(source.camera.shape[-1], source.camera.dtype)
@@ -71,9 +70,9 @@ class MixtureSamples:
             [items.length for items in self.items],
             self.names,
         )
-        self.sampler = Sampler(self.weights, self.items, settings.seed, self.names)
-        self.specs: dict[str, ArraySpec] = dict(Sizes.of(settings, self.sources).specs)
-        self._planner = Planner(self.sources, self.episodes, settings, self.sampler)
+        self.sampler = Sampler(self.weights, self.items, options.seed, self.names)
+        self.specs: dict[str, ArraySpec] = batch_specs(options, self.sources)
+        self._planner = Planner(self.sources, self.episodes, options, self.sampler)
         self._own = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -121,7 +120,7 @@ class MixtureSamples:
         _, error = self._reader().fill(self.lines(draws), arrays, texts)
         if error is not None:
             raise error
-        if self.settings.metadata == "full":
+        if self.options.metadata == "full":
             return {**arrays, "language": texts.language, "robot": texts.robot}
         return arrays
 
@@ -136,7 +135,7 @@ class MixtureSamples:
                 files,
                 _NoBudget(),
                 Counters(),
-                settings=self.settings,
-                open_files=files.max_open // (2 * self.settings.threads),
+                options=self.options,
+                open_files=files.max_open // (2 * requested_workers(self.options.workers)[0]),
             )
         return reader

@@ -15,8 +15,9 @@ from headrace.engine.slots import Arrays
 from headrace.engine.statistics import Counters
 from headrace.errors import DataError, HeadraceError
 from headrace.loader.opened import OpenedSource
+from headrace.loader.options import LoaderOptions
 from headrace.loader.plan import Sample, column, read_lines
-from headrace.loader.settings import Settings, camera_size
+from headrace.loader.sizes import camera_size
 from headrace.reading.local import FileLeases, LocalFiles
 
 __all__ = ["Charges", "SampleReader", "Texts"]
@@ -51,7 +52,7 @@ class SampleReader:
         budget: Charges,
         counters: Counters,
         *,
-        settings: Settings,
+        options: LoaderOptions,
         open_files: int,
     ) -> None:
         self._sources = sources
@@ -60,14 +61,14 @@ class SampleReader:
         self._leases = FileLeases(files, open_files)
         self._budget = budget
         self.counters = counters
-        self._level = {"none": 0, "dataset": 1, "full": 2}[settings.metadata]
-        self._chunk = settings.action_chunk
-        self._decoder = FrameDecoder(filter=settings.resize)
+        self._level = {"none": 0, "dataset": 1, "full": 2}[options.metadata]
+        self._chunk = options.action_chunk or 0
+        self._decoder = FrameDecoder(filter=options.resize)
         self._buffer = bytearray(0)
         self._view = memoryview(self._buffer)
         # Decoding's memory is charged in advance, as much as the declared cameras can take.
-        target = (settings.height, settings.width)
-        self._scratch = max(self._decoder.scratch_limit(camera_size(s), target) for s in sources)
+        limits = (self._decoder.scratch_limit(camera_size(s), options.size) for s in sources)
+        self._scratch = max(limits)
         budget.charge(self._scratch, _WHAT)
 
     def fill(

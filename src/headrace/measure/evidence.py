@@ -285,7 +285,7 @@ def _figures_evidence(run: Run) -> Evidence:
         storage_limit=numbers.get("storage_limit_samples_per_s"),
         cores=cores,
         cores_busy=spent * rate if spent is not None and rate is not None else None,
-        threads=_whole(finite(job.get("threads"))) or cores,
+        threads=_whole(finite(job.get("workers", job.get("threads")))) or cores,
         loop_work_s=busy / samples if busy and samples else None,
         loop_read_s=reading / samples if reading and samples else None,
         idle=waiting / (busy + waiting) if busy else None,

@@ -21,7 +21,7 @@ class Job:
     image_size: int = 256
     seed: int = 0
     metadata: Literal["none", "dataset", "full"] = "full"
-    threads: int | None = None  #: CPUs that may be used; None: all that are allowed
+    workers: int | None = None  #: CPUs that may be used; None: all that are allowed
     options: Mapping[str, Any] = field(default_factory=dict)  #: the backend's own
 
     def loader(self, **options: Any) -> Loader:
@@ -32,7 +32,7 @@ class Job:
             image_size=self.image_size,
             seed=self.seed,
             metadata=self.metadata,
-            threads=self.threads,
+            workers=self.workers,
             **options,
         )
 
@@ -44,7 +44,7 @@ class Job:
             "image_size": self.image_size,
             "seed": self.seed,
             "metadata": self.metadata,
-            "threads": self.threads,
+            "workers": self.workers,
             "options": dict(self.options),
         }
 

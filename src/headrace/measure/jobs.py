@@ -16,9 +16,9 @@ from headrace.measure.job import Job
 __all__ = ["JOB_KEYS", "OWN_KEYS", "jobs_of"]
 
 #: `loader.` keys that every backend is told.
-JOB_KEYS = ("batch_size", "image_size", "seed", "metadata", "threads")
+JOB_KEYS = ("batch_size", "image_size", "seed", "metadata", "workers")
 #: `loader.` keys that only headrace's own loader has; the same as `headrace.` ones.
-OWN_KEYS = ("budget", "keep_free", "processes", "on_error", "max_errors", "resize")
+OWN_KEYS = ("memory", "keep_free", "on_error", "max_errors", "resize")
 
 
 def jobs_of(
@@ -67,12 +67,12 @@ def jobs_of(
 
 def _check_numbers(values: Mapping[str, Any]) -> None:
     """Numbers that no backend can do anything with."""
-    for key in ("batch_size", "image_size", "threads"):
+    for key, least in (("batch_size", 1), ("image_size", 1), ("workers", 0)):
         value = values.get(key)
         whole = isinstance(value, int) and not isinstance(value, bool)
-        if value is not None and not (whole and value >= 1):
+        if value is not None and not (whole and value >= least):
             raise UsageError(
-                f"loader.{key} is {value!r}", remedy="Give a whole number from 1 upwards"
+                f"loader.{key} is {value!r}", remedy=f"Give a whole number from {least} upwards"
             )
     seed = values.get("seed")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):

@@ -16,8 +16,10 @@ import numpy as np
 
 from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.resize import use_one_thread_per_call
-from headrace.jobs import ProcessPool, allowed_cpus
-from headrace.loader import Loader
+from headrace.engine.machine import allowed_cpus
+from headrace.jobs import ProcessPool
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.loader import feed_of
 
 __all__ = ["DecodeLimit", "StorageLimit", "decode_limit", "storage_limit"]
 
@@ -45,11 +47,11 @@ class StorageLimit:
 
 
 def storage_limit(
-    loader: Loader, *, seconds: float = 2.0, processes: int | None = None, samples: int = 32_768
+    loader: Any, *, seconds: float = 2.0, processes: int | None = None, samples: int = 32_768
 ) -> StorageLimit:
     """Read the frames of a loader's next draws, each once, without decoding them."""
     count = processes or allowed_cpus()
-    draws = _draws(loader, samples)
+    draws = _draws(feed_of(loader), samples)
     jobs = [
         {"draws": draws[number::count], "seconds": seconds, "decode": False}
         for number in range(count)
@@ -63,25 +65,25 @@ def storage_limit(
     )
 
 
-def _draws(loader: Loader, samples: int) -> list[dict[str, Any]]:
+def _draws(feed: MixtureFeed, samples: int) -> list[dict[str, Any]]:
     """Where the frames of the next draws lie."""
     return [
         {
-            "file": loader.sources[sample.source].catalog.shard_file(sample.shard)[0],
+            "file": feed.sources[sample.source].catalog.shard_file(sample.shard)[0],
             "frames": list(zip(sample.offsets, sample.lengths, strict=True)),
-            "channels": loader.sources[sample.source].camera.shape[-1],
+            "channels": feed.sources[sample.source].camera.shape[-1],
         }
-        for sample in loader.next_samples(samples)
+        for sample in feed.next_samples(samples)
     ]
 
 
 def decode_limit(
-    loader: Loader, *, seconds: float = 3.0, processes: int | None = None, samples: int = 4096
+    loader: Any, *, seconds: float = 3.0, processes: int | None = None, samples: int = 4096
 ) -> DecodeLimit:
     """Read and decode a loader's next draws in a tight loop on all allowed cores."""
     count = processes or allowed_cpus()
-    settings = loader.settings
-    draws = _draws(loader, samples)
+    options = feed_of(loader).options
+    draws = _draws(feed_of(loader), samples)
     delay = _START_SECONDS
     with ProcessPool("headrace.measure.limit:tight_loop", count) as pool:
         while True:
@@ -89,8 +91,8 @@ def decode_limit(
             jobs = [
                 {
                     "draws": draws[number::count],
-                    "size": [settings.height, settings.width],
-                    "filter": settings.resize,
+                    "size": list(options.size),
+                    "filter": options.resize,
                     "start": start,
                     "stop": start + seconds,
                 }

@@ -8,7 +8,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from headrace.jobs import allowed_cpus
+from headrace.engine.machine import allowed_cpus
 
 __all__ = ["machine_facts"]
 

@@ -409,7 +409,7 @@ def storage_changes(e: Evidence) -> tuple[Change, ...]:
         work = _work(e.sources)
         waits = 1 - _work(local) / work if work else 0.0
         # Workers that wait for the disk leave their core to others.
-        what = f"Let {2 * e.threads} threads wait for it (threads={2 * e.threads})"
+        what = f"Let {2 * e.threads} threads wait for it (workers={2 * e.threads})"
         changes.append(Change(what, _gain(e, e.period_s * max(0.5, 1 - waits))))
     parts = e.shares_of(lambda s: s.read_s)
     if len(parts) > 1:
@@ -460,7 +460,7 @@ def _more_cores(e: Evidence) -> Change | None:
     if not e.threads or not e.period_s:
         return None
     if e.cores and e.cores > e.threads:
-        what = f"Let the loader use all {e.cores} cores (threads={e.cores})"
+        what = f"Let the loader use all {e.cores} cores (workers={e.cores})"
         return Change(what, _gain(e, e.period_s * e.threads / e.cores))
     if not e.bound_s:
         return Change("More or faster cores")

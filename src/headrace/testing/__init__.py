@@ -5,12 +5,10 @@ every episode; `write_dataset` writes episodes of your own; `read_tag` and `find
 pictures back. `synthesize_network` writes network measurements as Parquet files.
 """
 
-from headrace.testing.dataset import SyntheticDataset
-from headrace.testing.network_synth import SynthesizedRows, synthesize_network
+from headrace.testing.network import SynthesizedRows, synthesize_network
 from headrace.testing.oxe29 import episode_values
-from headrace.testing.picture import find_object
-from headrace.testing.synth import Synthesized, synthesize
-from headrace.testing.tag import Tag, read_tag
+from headrace.testing.picture import Tag, find_object, read_tag
+from headrace.testing.synth import Synthesized, SyntheticDataset, synthesize
 from headrace.testing.writer import write_dataset
 
 __all__ = [

@@ -1,18 +1,28 @@
 """What a dataset holds: a small description of features, and its `features.json`.
 
 The classes carry the names of their TFDS counterparts (`Steps` is TFDS's `Dataset`). `to_json`
-writes the three dialects found in the wild:
+writes the three dialects found in published datasets:
 
 current   `pythonClassName` and a message per feature, as TFDS 4.6 and later write it
 typed     `type`, `content` and `proto_cls` around the same messages
 older     `type` and `content` as plain JSON, shapes as lists, unknown dimensions as null
+
+`parse_features` reads the short notation of `oxe29.toml`:
+
+text                 Text                        string, string[2]    string tensor
+float32, float32[7]  Tensor                      float32[7] zlib      Tensor with an encoding
+scalar bool          Scalar                      image 480x640        Image, encoding not stated
+jpeg 480x640         Image, JPEG                 png 224x224          Image, PNG
+depth16 360x640      uint16 Image, PNG           depth32 480x640      float32 Image
+[...]                Sequence of the one entry   a table              FeaturesDict
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 __all__ = [
     "Dialect",
@@ -25,6 +35,8 @@ __all__ = [
     "Steps",
     "Tensor",
     "Text",
+    "image_features",
+    "parse_features",
     "to_json",
 ]
 
@@ -177,3 +189,66 @@ def _older(feature: Feature) -> dict[str, Any]:
         case Sequence(inner) | Steps(inner):
             content = {"feature": _older(inner), "length": None}
     return {"type": _CLASSES[type(feature)], "content": content}
+
+
+def image_features(feature: Feature, key: str = "") -> Iterator[tuple[str, Image]]:
+    """Every image of a feature tree with its key, in the order of the cameras' numbers."""
+    match feature:
+        case Image():
+            yield key, feature
+        case FeaturesDict(features):
+            for name in sorted(features):
+                yield from image_features(features[name], f"{key}/{name}" if key else name)
+        case Steps(inner) | Sequence(inner):
+            yield from image_features(inner, key)
+        case _:
+            return
+
+
+# -- the short notation ----------------------------------------------------------------------------
+
+_TENSOR = re.compile(r"(?P<dtype>[a-z]+\d*)(\[(?P<shape>[\d,]+)\])?( (?P<encoding>bytes|zlib))?")
+_IMAGE = re.compile(r"(?P<kind>image|jpeg|png|depth16|depth32) (?P<height>\d+)x(?P<width>\d+)")
+
+
+def parse_features(table: dict[str, Any]) -> FeaturesDict:
+    """The features of an episode; the entry `steps` becomes its steps.
+
+    >>> parse_features({"steps": {"action": "float32[7]"}})["steps"].feature["action"]
+    Tensor(shape=(7,), dtype='float32', encoding='none', doc='')
+    """
+    features = {name: _parse(entry) for name, entry in table.items()}
+    steps = features.get("steps")
+    if isinstance(steps, FeaturesDict):
+        features["steps"] = Steps(steps)
+    return FeaturesDict(features)
+
+
+def _parse(entry: Any) -> Feature:
+    if isinstance(entry, dict):
+        return FeaturesDict({name: _parse(inner) for name, inner in entry.items()})
+    if isinstance(entry, list):
+        return Sequence(_parse(entry[0]))
+    return _parse_leaf(entry)
+
+
+def _parse_leaf(text: str) -> Feature:
+    if text == "text":
+        return Text()
+    if text.startswith("scalar "):
+        return Scalar(text.removeprefix("scalar "))
+    if image := _IMAGE.fullmatch(text):
+        size = (int(image["height"]), int(image["width"]))
+        match image["kind"]:
+            case "depth16":
+                return Image((*size, 1), "uint16", "png")
+            case "depth32":
+                return Image((*size, 1), "float32")
+            case "image":
+                return Image((*size, 3))
+            case kind:
+                return Image((*size, 3), "uint8", cast(Any, kind))
+    if tensor := _TENSOR.fullmatch(text):
+        shape = tuple(int(size) for size in tensor["shape"].split(",")) if tensor["shape"] else ()
+        return Tensor(shape, tensor["dtype"], cast(Any, tensor["encoding"] or "none"))
+    raise ValueError(f"not a feature: {text!r}")

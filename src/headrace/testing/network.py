@@ -1,4 +1,10 @@
-"""Believable network measurements: who measured whom, when, and how long the answer took.
+"""Network measurements as Parquet files: `synthesize_network`.
+
+    for made in synthesize_network("data", rows=425_000):    # 1.8 GB
+        print(made.name, made.files, made.rows)
+
+`data/train` has 180 files and `data/test` 20. The same seed gives the same rows whatever the number
+of workers. A split appears when it is complete.
 
 A few hundred probes measure a few thousand destinations, some of them far more often than others.
 A round-trip time follows the distance between the two and the probe's last mile, with log-normal
@@ -8,18 +14,176 @@ sorted within a shard and from shard to shard.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from headrace.engine.machine import allowed_cpus
+from headrace.errors import DatasetError, HeadraceError, UnknownDatasetError, UsageError
+from headrace.jobs import ProcessPool, WorkerLost
 from headrace.testing.picture import seeded
+from headrace.testing.synth import Progress
+from headrace.testing.writer import clear_errors, staged
 
-__all__ = ["SCHEMA", "World", "shard_table"]
+__all__ = ["FILES", "FULL_ROWS", "SCHEMA", "SynthesizedRows", "shard_table", "synthesize_network"]
+
+
+FILES = {"train": 180, "test": 20}
+#: Rows per file with which the 200 files have 1.8 GB.
+FULL_ROWS = 425_000
+_ROWS = 4096
+_ROW_GROUP = 1 << 20  # rows; pyarrow's own default
+_FEW_ROWS = 200_000  # done here in less time than it takes to start a worker
+
+
+@dataclass(frozen=True, slots=True)
+class SynthesizedRows:
+    """A split that was written."""
+
+    name: str
+    path: Path
+    files: int
+    rows: int
+    bytes: int
+
+
+def synthesize_network(
+    root: str | os.PathLike[str],
+    *,
+    rows: int = _ROWS,
+    row_group: int = _ROW_GROUP,
+    files: Mapping[str, int] = FILES,
+    seed: int = 0,
+    only: Iterable[str] | None = None,
+    workers: int | None = None,
+    report: Progress | None = None,
+) -> list[SynthesizedRows]:
+    """Write the splits below `root`, with `rows` rows in each file; what was written.
+
+    `report` counts rows. A split that is already there is replaced if it was synthesized, and
+    is otherwise an error.
+    """
+    for name, value in (("rows", rows), ("row_group", row_group), ("workers", workers)):
+        if value is not None and value < 1:
+            raise UsageError(f"{name} is {value}", remedy="Give at least 1")
+    chosen = _choose(files, only)
+    targets = {split: Path(root) / split for split in chosen}
+    for target in targets.values():
+        _check_replaceable(target)
+    sizes = dict.fromkeys(chosen, 0)
+    with contextlib.ExitStack() as stack:
+        folders = {split: stack.enter_context(staged(target)) for split, target in targets.items()}
+        jobs = []
+        number = 0
+        for split, count in files.items():
+            if split in chosen:
+                jobs += [
+                    _Job(split, shard, number + shard, rows, row_group, seed, str(folders[split]))
+                    for shard in range(count)
+                ]
+            number += count
+        count = workers if workers is not None else allowed_cpus()
+        done = 0
+        for job, size in _run(jobs, count):
+            sizes[job.split] += size
+            done += rows
+            if report is not None:
+                report(done, rows * len(jobs), job.split)
+    return [
+        SynthesizedRows(split, targets[split], files[split], files[split] * rows, sizes[split])
+        for split in chosen
+    ]
+
+
+def _run(jobs: list[_Job], workers: int) -> Generator[tuple[_Job, int], None, None]:
+    if min(workers, len(jobs)) < 2 or sum(job.rows for job in jobs) < _FEW_ROWS:
+        for job in jobs:
+            yield job, _write_shard(job)
+        return
+    with ProcessPool(f"{__name__}:work", min(workers, len(jobs))) as pool:
+        try:
+            for number, size in pool.run([asdict(job) for job in jobs], lambda *_: None):
+                yield jobs[number], size
+        except WorkerLost as lost:
+            raise HeadraceError(str(lost), remedy="If memory ran out, use workers=1") from None
+
+
+def _choose(files: Mapping[str, int], only: Iterable[str] | None) -> list[str]:
+    if only is None:
+        return list(files)
+    wanted = [only] if isinstance(only, str) else list(only)
+    for name in wanted:
+        if name not in files:
+            raise UnknownDatasetError(
+                f"{name!r} is not in the preset 'network'", remedy=f"It has: {', '.join(files)}"
+            )
+    if not wanted:
+        raise UsageError("only is empty", remedy=f"Name some of: {', '.join(files)}")
+    return [name for name in files if name in wanted]
+
+
+def _check_replaceable(target: Path) -> None:
+    """Only what was synthesized is ever replaced."""
+    if not target.exists():
+        return
+    try:
+        inside = list(target.iterdir())
+        ours = all(_MARK in (pq.read_schema(file).metadata or {}) for file in inside)
+    except (OSError, pa.ArrowInvalid):
+        ours = False
+    if not ours:
+        raise DatasetError(
+            "the folder exists and was not synthesized",
+            file=str(target),
+            remedy="Choose another folder, or move this one away",
+        )
+
+
+# -- one shard, written in this process or in another ----------------------------------------------
+
+# In the metadata of every file: this one was synthesized, and may be replaced.
+_MARK = b"headrace.synth"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One shard to write, as values that JSON can hold."""
+
+    split: str
+    shard: int  #: in the split
+    number: int  #: over all splits, which follow each other in time
+    rows: int
+    row_group: int
+    seed: int
+    folder: str
+
+
+def _write_shard(job: _Job) -> int:
+    """Write the shard; its size in bytes."""
+    table = shard_table(job.seed, job.number, job.rows)
+    table = table.replace_schema_metadata({_MARK: f"seed {job.seed}".encode()})
+    path = Path(job.folder) / f"shard_{job.shard:04d}.parquet"
+    with clear_errors(path):
+        pq.write_table(table, path, compression="snappy", row_group_size=job.row_group)
+        return path.stat().st_size
+
+
+def work(job: dict[str, Any], _: Callable[[Any], None]) -> int:
+    pa.set_cpu_count(1)  # the workers are the parallelism
+    return _write_shard(_Job(**job))
+
+
+# -- its rows --------------------------------------------------------------------------------------
 
 #: The five columns that are needed, between two that are not.
 SCHEMA = pa.schema(
@@ -46,7 +210,7 @@ _Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class World:
+class _World:
     """The probes and destinations of a seed."""
 
     seed: int
@@ -100,8 +264,8 @@ class World:
 
 
 @lru_cache(maxsize=2)
-def _world(seed: int) -> World:
-    return World(seed)
+def _world(seed: int) -> _World:
+    return _World(seed)
 
 
 def shard_table(seed: int, number: int, rows: int) -> Any:
@@ -142,7 +306,7 @@ def _times(rng: np.random.Generator, number: int, rows: int) -> npt.NDArray[np.i
 
 
 def _addresses(
-    world: World,
+    world: _World,
     who: npt.NDArray[np.int64],
     six: npt.NDArray[np.bool_],
     missing: npt.NDArray[np.bool_],

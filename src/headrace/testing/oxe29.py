@@ -1,7 +1,7 @@
 """The preset `oxe29`: the 29 datasets of the reference mixture, synthetic but true to form.
 
 Folders, versions, keys, shapes, encodings, extra cameras and depth are those of the published
-datasets (`oxe29.toml`); the content is a moving object (`motion`, `picture`, `values`).
+datasets (`oxe29.toml`); the content is a moving object (`picture`, `values`).
 """
 
 from __future__ import annotations
@@ -15,24 +15,20 @@ from typing import Any
 
 from headrace.config.registry import KnownDataset, known_dataset, known_datasets
 from headrace.testing import features as f
-from headrace.testing.dataset import image_features
-from headrace.testing.instructions import instruction, pushing
-from headrace.testing.motion import draw_path
 from headrace.testing.picture import seeded
-from headrace.testing.schema import parse_features
-from headrace.testing.values import EpisodeMaker
-from headrace.testing.wire import Values
+from headrace.testing.values import EpisodeMaker, draw_path, instruction, pushing
+from headrace.testing.writer import Values
 
 __all__ = ["OxeDataset", "dataset", "datasets", "episode_values", "plain_datasets"]
 
 _VARIATION = 0.4  # of an episode's length around the mean
-_HOLDOUT = 8  # one held-out episode for so many training episodes
-_EPISODES_PER_SHARD = 64  # at most, once a split is larger than its usual few shards
+_HOLDOUT = 8  # training episodes per held-out episode
+_EPISODES_PER_SHARD = 64  # at most, once a split is larger than its default few shards
 
 
 @dataclass(frozen=True)
 class OxeDataset:
-    """One dataset of the mixture; see `dataset.SyntheticDataset`."""
+    """One dataset of the mixture; see `synth.SyntheticDataset`."""
 
     known: KnownDataset  #: the registry's entry
     number: int  #: place in the registry, in the pictures' tags
@@ -60,13 +56,13 @@ class OxeDataset:
     @property
     def cameras(self) -> dict[str, f.Image]:
         """Every camera by its step key, in the order of the tags' camera numbers."""
-        keys = image_features(self.features)
+        keys = f.image_features(self.features)
         return {key.removeprefix("steps/"): image for key, image in keys}
 
     def splits(self, episodes: int) -> dict[str, list[list[int]]]:
         """Two to four shards for `train`; held-out episodes are numbered after the others."""
-        usual = 2 + self.number % 3
-        shards = max(min(usual, episodes), -(-episodes // _EPISODES_PER_SHARD))
+        few = 2 + self.number % 3
+        shards = max(min(few, episodes), -(-episodes // _EPISODES_PER_SHARD))
         splits = {"train": _spread(range(episodes), shards)}
         if self.holdout:
             held = range(episodes, episodes + max(1, episodes // _HOLDOUT))
@@ -110,7 +106,7 @@ def datasets() -> dict[str, OxeDataset]:
         entry = table[known.name]
         schema = _merged(bases.get(entry.get("extends"), {}), entry["features"])
         made[known.name] = OxeDataset(
-            known, number, parse_features(schema), entry["length"], entry.get("holdout")
+            known, number, f.parse_features(schema), entry["length"], entry.get("holdout")
         )
     return made
 

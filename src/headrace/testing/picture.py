@@ -1,7 +1,7 @@
 """Pictures of a small robot scene that a person and a test can read.
 
 A frame shows a table with things on it, an arm that holds a magenta disc, a label such as
-"bridge  ep 3  t 17", and a strip of cells with the same facts for a machine (`tag`). Surfaces,
+"bridge  ep 3  t 17", and a strip of cells with the same facts for a machine (`Tag`). Surfaces,
 light and grain are made so that an encoded frame has about as many bytes as a real one.
 
 Everything is a pure function of (seed, dataset, episode, camera, step).
@@ -18,12 +18,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-from headrace.testing.surface import make_surface
-from headrace.testing.tag import Tag, draw_tag
-
-__all__ = ["Scene", "View", "find_object", "seeded"]
+__all__ = ["DepthScene", "Scene", "Tag", "View", "draw_tag", "find_object", "read_tag", "seeded"]
 
 _Pixels: TypeAlias = npt.NDArray[np.uint8]
+_Floats: TypeAlias = npt.NDArray[np.float32]
 _Colour: TypeAlias = tuple[int, int, int]
 
 _MAGENTA = (232, 24, 170)  # the only thing of this hue in any scene
@@ -69,7 +67,7 @@ class Scene:
         self._arm = _ARMS[int(palette.integers(len(_ARMS)))]
         self._base = (float(rng.uniform(0.3, 0.7)), 0.0)
         size = view.height, view.width
-        surface = make_surface(seed, view.dataset, view.number, view.camera, *size, view.close)
+        surface = _make_surface(seed, view.dataset, view.number, view.camera, *size, view.close)
         even = np.asarray(np.clip(surface.pixels, 0, 255), np.uint8)
         image = even if view.plain else _lit(surface.pixels, rng)
         for _ in range(3 if view.close or view.plain else 5):
@@ -127,7 +125,7 @@ def _lit(surface: npt.NDArray[np.float32], rng: np.random.Generator) -> _Pixels:
 
 
 @lru_cache(maxsize=4)
-def _noise(height: int, width: int) -> npt.NDArray[np.float32]:
+def _unit_noise(height: int, width: int) -> npt.NDArray[np.float32]:
     """Grain of unit strength, a little larger than an image so that it can be shifted."""
     rng = np.random.default_rng(height * 10007 + width)
     return rng.standard_normal((height + 16, width + 16), np.float32)
@@ -136,7 +134,7 @@ def _noise(height: int, width: int) -> npt.NDArray[np.float32]:
 def _grainy(image: _Pixels, strength: float, rng: np.random.Generator) -> _Pixels:
     height, width = image.shape[:2]
     down, right = (int(shift) for shift in rng.integers(0, 17, 2))
-    noise = _noise(height, width)[down : down + height, right : right + width] * strength
+    noise = _unit_noise(height, width)[down : down + height, right : right + width] * strength
     grey = np.rint(noise).astype(np.int16)
     return np.asarray(cv2.add(image, cv2.merge([grey, grey, grey]), dtype=cv2.CV_8U), np.uint8)
 
@@ -237,3 +235,206 @@ def _draw_arm(
         tip = y + 0.3 * radius
         cv2.line(image, at(finger, palm[1]), at(finger, tip), (60, 62, 66), bar, 16, _SHIFT)
     cv2.circle(image, at(x, y), round(radius * (1 << _SHIFT)), _MAGENTA, -1, 16, _SHIFT)
+
+
+# -- the table and the wall behind it: one textured surface per dataset and camera -----------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Surface:
+    """What does not move."""
+
+    pixels: _Floats  #: [height, width, 3]
+    horizon: float  #: where the table begins, as a fraction of the height
+    grain: float  #: strength of the sensor's noise
+
+
+@lru_cache(maxsize=8)
+def _make_surface(
+    seed: int, dataset: str, number: int, camera: int, height: int, width: int, close: bool
+) -> _Surface:
+    """The surface that all episodes of a dataset share, as one camera sees it."""
+    rng = np.random.default_rng([seed, zlib.crc32(dataset.encode()), 3])
+    table = _hsv_colour(0.6180339887 * number, rng.uniform(30, 85), rng.uniform(125, 190))
+    wall = _hsv_colour(0.6180339887 * number + 0.4, rng.uniform(5, 40), rng.uniform(150, 225))
+    material = _MATERIALS[number % len(_MATERIALS)]
+    grain = float(rng.uniform(0.85, 1.35))
+    rng = np.random.default_rng([seed, zlib.crc32(dataset.encode()), 4, camera])
+    zoom = 2.2 if close else 1.0
+    pixels = table + material(rng, height, width, zoom)[..., None] * (table / 160 + 0.2)
+    pixels += _fractal(rng, height, width)[..., None]
+    horizon = 0.0 if close else float(rng.uniform(0.26, 0.42))
+    rows = round(horizon * height)
+    if rows:
+        shade = np.linspace(0.75, 1.05, rows, dtype=np.float32)[:, None, None]
+        grid = _stretch(rng, rows, width, 3, 5) * 14 + _stretch(rng, rows, width, 2, 14) * 5
+        pixels[:rows] = (wall + grid[..., None]) * shade + _fractal(rng, rows, width)[..., None] / 2
+        pixels[rows : rows + max(1, height // 90)] *= 0.6
+    return _Surface(pixels.astype(np.float32), horizon, grain)
+
+
+def _hsv_colour(hue: float, saturation: float, value: float) -> _Floats:
+    """An RGB colour; hues near magenta are left to the object."""
+    degrees = (hue % 1.0) * 250  # OpenCV halves the circle of 360: magenta begins at 280
+    hsv = np.array([[[degrees / 2, saturation, value]]]).astype(np.uint8)
+    return np.asarray(cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB)[0, 0], np.float32)
+
+
+def _stretch(
+    rng: np.random.Generator, height: int, width: int, rows: float, columns: float
+) -> _Floats:
+    """Random values on a coarse grid, smoothly enlarged."""
+    shape = (max(2, min(height, round(rows))), max(2, min(width, round(columns))))
+    grid = rng.standard_normal(shape, np.float32)
+    return np.asarray(cv2.resize(grid, (width, height), interpolation=cv2.INTER_CUBIC), np.float32)
+
+
+def _fractal(rng: np.random.Generator, height: int, width: int) -> _Floats:
+    """Stains and unevenness at every scale, finer ones fainter, as in photographs."""
+    total = np.zeros((height, width), np.float32)
+    for cells, strength in ((3, 12.0), (8, 7.0), (20, 4.5), (50, 3.2), (110, 2.6)):
+        if 2 * cells <= height:  # finer than two pixels would be noise
+            total += _stretch(rng, height, width, cells, cells * width / height) * strength
+    return total
+
+
+def _wood(rng: np.random.Generator, height: int, width: int, zoom: float) -> _Floats:
+    grain = _stretch(rng, height, width, 90 / zoom, 4) * 7
+    planks = _stretch(rng, height, width, 24 / zoom, 3) * 9
+    pitch = max(6, round(height * zoom / 6))
+    joints = np.where(np.arange(height) % pitch < max(1, height // 200), -34, 0)
+    return grain + planks + joints[:, None].astype(np.float32)
+
+
+def _tiles(rng: np.random.Generator, height: int, width: int, zoom: float) -> _Floats:
+    size = max(6, round(height * zoom / 7))
+    tones = rng.normal(0, 9, (height // size + 1, width // size + 1)).astype(np.float32)
+    tiles = tones.repeat(size, 0).repeat(size, 1)[:height, :width]
+    line = max(1, height // 160)
+    grout = (np.arange(height) % size < line)[:, None] | (np.arange(width) % size < line)[None]
+    return np.where(grout, np.float32(34), tiles).astype(np.float32)
+
+
+def _cloth(rng: np.random.Generator, height: int, width: int, zoom: float) -> _Floats:
+    period = max(3.0, height * zoom / 60)
+    down = np.sin(np.arange(height) * 2 * np.pi / period)[:, None]
+    across = np.sin(np.arange(width) * 2 * np.pi / period)[None]
+    folds = _stretch(rng, height, width, 4, 6) * 12
+    return np.asarray(folds + 7 * down * across, np.float32)
+
+
+def _stone(rng: np.random.Generator, height: int, width: int, zoom: float) -> _Floats:
+    specks = _stretch(rng, height, width, 70 / zoom, 70 / zoom * width / height)
+    return np.where(np.abs(specks) > 1.3, specks * 14, specks * 3).astype(np.float32)
+
+
+def _metal(rng: np.random.Generator, height: int, width: int, zoom: float) -> _Floats:
+    brushed = _stretch(rng, height, width, 3, 150 / zoom) * 5
+    return brushed + _stretch(rng, height, width, 3, 4) * 14
+
+
+_MATERIALS = (_wood, _tiles, _cloth, _stone, _metal)
+
+
+# -- depth: the table rising towards the camera, the object before it ------------------------------
+
+_DEPTH_VARIANTS = 2  # of the noise, taken in turn
+_FAR, _NEAR = 1600, 500  # millimetres, at the upper and lower edge
+
+
+class DepthScene:
+    """One depth camera's view of one episode; millimetres as uint16 or metres as float32."""
+
+    def __init__(self, view: View, seed: int, episode: int, dtype: str = "uint16") -> None:
+        self._view, self._episode, self._dtype = view, episode, dtype
+        rng = seeded(seed, view.dataset, episode, view.camera, 5)
+        height, width = view.height, view.width
+        bumps = cv2.resize(
+            rng.normal(0, 60, (5, 7)), (width, height), interpolation=cv2.INTER_CUBIC
+        )
+        plane = np.linspace(_FAR, _NEAR, height)[:, None] + bumps
+        noise = rng.normal(0, 1.2, (_DEPTH_VARIANTS, height, width))
+        depth = np.rint(np.clip(plane + noise, 250, 2200))
+        self._variants: npt.NDArray[np.uint16] = depth.astype(np.uint16)
+
+    def frame(self, step: int, place: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+        """The depth [height, width] at a step, with the object at `place`."""
+        view = self._view
+        image: npt.NDArray[Any] = self._variants[step % _DEPTH_VARIANTS].copy()
+        centre = round(float(place[0]) * view.width), round(float(place[1]) * view.height)
+        near = int(_FAR + (_NEAR - _FAR) * float(place[1]) - 120 - 300 * float(place[2]))
+        cv2.circle(image, centre, max(2, round(0.05 * min(image.shape))), near, -1)
+        draw_tag(image, Tag(view.number, self._episode, step, view.camera), 400, 1600)
+        if self._dtype == "uint16":
+            return image
+        metres: npt.NDArray[np.float32] = image.astype(np.float32) / np.float32(1024)
+        return metres  # with few bits of mantissa, which packs well
+
+
+# -- the strip that says which dataset, episode, step and camera a picture shows -------------------
+
+# Two rows of 32 light or dark cells across the full width: 52 bits of content and a 12-bit
+# checksum. Its place is a fraction of the height, so it survives JPEG and also resizing, as long
+# as a cell stays about two pixels wide.
+
+_ROWS, _COLUMNS = 2, 32
+_CELL = 0.045  # height of a cell as a fraction of the image: three pixels of 64
+_DATASET, _EPISODE, _STEP, _CAMERA, _CHECK = 8, 24, 16, 4, 12  # bits
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What a picture says about itself."""
+
+    dataset: int
+    episode: int
+    step: int
+    camera: int
+
+
+def strip_height(height: int) -> int:
+    """The rows of pixels that the strip takes at the bottom of an image."""
+    return _ROWS * max(1, round(_CELL * height))
+
+
+def draw_tag(image: npt.NDArray[Any], tag: Tag, dark: float = 28, light: float = 228) -> None:
+    """Draw the strip into an image [h, w] or [h, w, c] of any type, with two of its values."""
+    height, width = image.shape[:2]
+    rows = strip_height(height)
+    bits = f"{_encode(tag):0{_ROWS * _COLUMNS}b}"
+    values = [light if bit == "1" else dark for bit in bits]
+    cells = np.array(values, image.dtype).reshape(_ROWS, _COLUMNS)
+    strip = cv2.resize(cells, (width, rows), interpolation=cv2.INTER_NEAREST)
+    image[height - rows :] = strip[..., None] if image.ndim == 3 else strip
+
+
+def read_tag(image: npt.NDArray[Any]) -> Tag:
+    """Read the strip from an image [h, w] or [h, w, c] of any type.
+
+    Raises ValueError where there is no strip or its checksum is wrong.
+    """
+    height = image.shape[0]
+    strip = image[height - strip_height(height) :].astype(np.float32)
+    grey = strip.mean(axis=2) if strip.ndim == 3 else strip
+    cells = cv2.resize(grey, (_COLUMNS, _ROWS), interpolation=cv2.INTER_AREA)
+    bits = cells > (float(cells.min()) + float(cells.max())) / 2
+    word = int("".join("1" if bit else "0" for bit in bits.flat), 2)
+    content = word >> _CHECK
+    camera = content & (1 << _CAMERA) - 1
+    step = content >> _CAMERA & (1 << _STEP) - 1
+    episode = content >> _CAMERA + _STEP & (1 << _EPISODE) - 1
+    tag = Tag(content >> _CAMERA + _STEP + _EPISODE, episode, step, camera)
+    if _encode(tag) != word:
+        raise ValueError("no tag in this picture, or it is damaged")
+    return tag
+
+
+def _encode(tag: Tag) -> int:
+    fields = (tag.dataset, _DATASET), (tag.episode, _EPISODE), (tag.step, _STEP)
+    content = 0
+    for value, bits in (*fields, (tag.camera, _CAMERA)):
+        if not 0 <= value < 1 << bits:
+            raise ValueError(f"{value} of {tag} does not fit into {bits} bits")
+        content = content << bits | value
+    check = zlib.crc32(content.to_bytes(8, "little")) & (1 << _CHECK) - 1
+    return content << _CHECK | check

@@ -1,9 +1,14 @@
 """A TensorFlow-free writer of RLDS datasets in the layout of TFDS.
 
+    write_dataset(Path("data/mine/1.0.0"), features, {"train": [[episode, ...], ...]})
+
 A dataset is written into a hidden folder beside its target and renamed into place when its
 metadata is complete, so a killed run never leaves a folder that looks like a dataset.
 
-    write_dataset(Path("data/mine/1.0.0"), features, {"train": [[episode, ...], ...]})
+Values are given as they lie on disk, column by column: below `Steps` or a `Sequence` every leaf
+holds one entry per element, so a state of width 7 is an array [steps, 7], an image a list of
+encoded bytes, and a ragged field a list of lists. Everything is streamed out as chunks, so an
+episode's images are never copied into one buffer.
 """
 
 from __future__ import annotations
@@ -15,28 +20,42 @@ import os
 import shutil
 import socket
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import crc32c
+import numpy as np
+import numpy.typing as npt
 
-from headrace.errors import DatasetError
-from headrace.testing.features import Dialect, FeaturesDict, to_json
-from headrace.testing.wire import Values, encode_example
+from headrace.errors import DatasetError, UsageError
+from headrace.files import atomic_write
+from headrace.testing import features as f
 
 __all__ = [
     "ShardReport",
+    "Values",
     "clear_errors",
+    "encode_example",
+    "encode_varints",
     "masked_crc",
     "shard_name",
     "staged",
+    "varint",
     "write_dataset",
     "write_metadata",
     "write_record",
     "write_shard",
 ]
+
+Values: TypeAlias = dict[str, Any]
+_Chunks: TypeAlias = list[bytes]
+
+_BYTES, _FLOATS, _INTS = b"\x0a", b"\x12", b"\x1a"  # which list of the Feature message is set
+_FIRST = b"\x0a"  # field 1, length-delimited
+_SECOND = b"\x12"  # field 2, length-delimited
 
 _STAGE = ".incomplete"
 
@@ -55,7 +74,7 @@ def masked_crc(crc: int) -> int:
 
 
 def write_record(file: BinaryIO, chunks: Sequence[bytes]) -> int:
-    """Append one TFRecord; returns the length of its payload."""
+    """Append one TFRecord; the length of its payload."""
     size = sum(map(len, chunks))
     length = size.to_bytes(8, "little")
     file.write(length + masked_crc(crc32c.crc32c(length)).to_bytes(4, "little"))
@@ -68,7 +87,7 @@ def write_record(file: BinaryIO, chunks: Sequence[bytes]) -> int:
 
 
 def write_shard(
-    path: Path, features: FeaturesDict, episodes: Iterable[Values], first: int = 0
+    path: Path, features: f.FeaturesDict, episodes: Iterable[Values], first: int = 0
 ) -> ShardReport:
     """Write a TFRecord file, one episode at a time; `first` numbers them for the entry order."""
     records = size = 0
@@ -89,17 +108,17 @@ def shard_name(name: str, split: str, index: int, count: int) -> str:
 
 def write_metadata(
     folder: Path,
-    features: FeaturesDict,
+    features: f.FeaturesDict,
     splits: Mapping[str, Sequence[ShardReport]],
     *,
     name: str,
     version: str,
     description: str = "",
     module: str = "headrace.testing",
-    dialect: Dialect = "current",
+    dialect: f.Dialect = "current",
 ) -> None:
     """Write `features.json` and, last, `dataset_info.json`."""
-    schema = to_json(features, dialect)
+    schema = f.to_json(features, dialect)
     info: dict[str, Any] = {
         "description": description,
         "fileFormat": "tfrecord",
@@ -118,18 +137,16 @@ def write_metadata(
     }
     with clear_errors(folder):
         (folder / "features.json").write_text(json.dumps(schema, indent=4, sort_keys=True))
-        temporary = folder / "dataset_info.json.incomplete"
-        temporary.write_text(json.dumps(info, indent=2, sort_keys=True))
-        temporary.replace(folder / "dataset_info.json")
+        atomic_write(folder / "dataset_info.json", json.dumps(info, indent=2, sort_keys=True))
 
 
 def write_dataset(
     target: Path,
-    features: FeaturesDict,
+    features: f.FeaturesDict,
     splits: Mapping[str, Sequence[Iterable[Values]]],
     *,
     name: str | None = None,
-    dialect: Dialect = "current",
+    dialect: f.Dialect = "current",
 ) -> None:
     """Write a whole dataset to `.../name/version`: for each split, for each shard, its episodes.
 
@@ -149,7 +166,7 @@ def write_dataset(
 
 @contextlib.contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A hidden folder that becomes `target` when the block ends well, and vanishes otherwise."""
+    """A hidden folder that becomes `target` if the block succeeds, and is removed otherwise."""
     owner = f"{socket.gethostname()}-{os.getpid()}"
     stage = target.parent / f".{target.name}{_STAGE}-{owner}-{uuid.uuid4().hex[:8]}"
     with clear_errors(target):
@@ -168,7 +185,7 @@ def staged(target: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def clear_errors(path: Path) -> Iterator[None]:
-    """Turn what the operating system says about a file into headrace's own error."""
+    """Turn an `OSError` about a file into headrace's own error."""
     try:
         yield
     except OSError as error:
@@ -178,7 +195,7 @@ def clear_errors(path: Path) -> Iterator[None]:
             file=str(path),
             remedy="Free some space or write fewer episodes; nothing half-written was left behind"
             if full
-            else "Choose another folder or mend its permissions",
+            else "Choose another folder, or correct its permissions",
         ) from error
 
 
@@ -210,3 +227,156 @@ def _alive(process: int) -> bool:
     except PermissionError:
         pass
     return True
+
+
+# -- an episode as a tf.train.Example, as TFDS serialises it ---------------------------------------
+
+
+def encode_example(features: f.FeaturesDict, values: Values, order: int = 0) -> _Chunks:
+    """An episode as the chunks of a serialised Example.
+
+    `order` picks the order of the map entries, which the format leaves open and which differs
+    from record to record in real files.
+    """
+    entries = sorted(
+        _entries(features, values, "", 0),
+        key=lambda entry: (zlib.crc32(entry[0].encode(), order), entry[0]),
+    )
+    chunks: _Chunks = []
+    for key, kind, payload in entries:
+        name = key.encode()
+        feature = _delimited(kind, payload)
+        entry = [_FIRST, varint(len(name)), name, *_delimited(_SECOND, feature)]
+        chunks += _delimited(_FIRST, entry)
+    return _delimited(_FIRST, chunks)
+
+
+def varint(value: int) -> bytes:
+    """One non-negative integer, seven bits a byte, least significant first."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def encode_varints(values: npt.NDArray[Any]) -> bytes:
+    """An array of integers as back-to-back varints; negative ones take ten bytes.
+
+    >>> encode_varints(np.array([1, 300, -1])).hex()
+    '01ac02ffffffffffffffffff01'
+    """
+    flat = values.reshape(-1)
+    bits = flat if flat.dtype == np.uint64 else flat.astype(np.int64)
+    bits = bits.view(np.uint64)
+    if not bits.size or int(bits.max()) < 0x80:
+        return bits.astype(np.uint8).tobytes()
+    sizes = np.ones(bits.size, np.int64)
+    for shift in range(7, 64, 7):
+        sizes += bits >= np.uint64(1 << shift)
+    starts = np.cumsum(sizes) - sizes
+    out = np.zeros(int(sizes.sum()), np.uint8)
+    for i in range(int(sizes.max())):
+        here = sizes > i
+        low = (bits[here] >> np.uint64(7 * i)).astype(np.uint8) & 0x7F
+        out[starts[here] + i] = low | ((sizes[here] > i + 1).astype(np.uint8) << 7)
+    return out.tobytes()
+
+
+def _entries(
+    feature: f.Feature, value: Any, key: str, depth: int
+) -> Iterator[tuple[str, bytes, _Chunks]]:
+    """Every map entry of a feature: its key, the kind of list, and the list's chunks."""
+    match feature:
+        case f.FeaturesDict(features):
+            if set(features) != set(value):
+                missing = sorted(set(features) ^ set(value))
+                raise UsageError(f"values and features differ in {missing}", field=key or None)
+            for name, inner in features.items():
+                yield from _entries(inner, value[name], f"{key}/{name}" if key else name, depth)
+        case f.Steps(inner) | f.Sequence(inner):
+            yield from _entries(inner, value, key, depth + 1)
+        case f.Tensor() | f.Scalar() | f.Text() | f.Image():
+            items, row_lengths = _flatten(value, depth)
+            if depth < 2:
+                yield from _leaf(feature, items, key)
+                return
+            for level, lengths in enumerate(row_lengths):
+                yield f"{key}/ragged_row_lengths_{level}", _INTS, _ints(np.array(lengths, np.int64))
+            yield from _leaf(feature, items, f"{key}/ragged_flat_values")
+
+
+def _flatten(value: Any, depth: int) -> tuple[Any, list[list[int]]]:
+    """The values of a leaf in one list, and the lengths of its rows below the outermost."""
+    if depth == 0:
+        return [value], []
+    lengths: list[list[int]] = []
+    for _ in range(depth - 1):
+        lengths.append([len(row) for row in value])
+        value = [item for row in value for item in row]
+    return value, lengths
+
+
+def _leaf(
+    feature: f.Tensor | f.Scalar | f.Text | f.Image, items: Any, key: str
+) -> Iterator[tuple[str, bytes, _Chunks]]:
+    match feature:
+        case f.Text():
+            yield key, _BYTES, _strings(items)
+        case f.Image():
+            yield key, _BYTES, _blobs(items)
+        case f.Scalar(dtype):
+            yield key, *_numbers(items, (), dtype, key)
+        case f.Tensor(shape, "string"):
+            flat = np.asarray(items, object).reshape(-1).tolist() if shape else items
+            yield key, _BYTES, _strings(flat)
+        case f.Tensor(shape, dtype, "none"):
+            yield key, *_numbers(items, shape, dtype, key)
+        case f.Tensor(shape, dtype, encoding):
+            arrays = [_checked(item, shape, dtype, key) for item in items]
+            blobs = [array.tobytes() for array in arrays]
+            if encoding == "zlib":
+                blobs = [zlib.compress(blob) for blob in blobs]
+            if shape.count(None) < 2:
+                yield key, _BYTES, _blobs(blobs)
+                return
+            shapes = np.array([array.shape for array in arrays], np.int64)
+            yield f"{key}/shape", _INTS, _ints(shapes)
+            yield f"{key}/value", _BYTES, _blobs(blobs)
+
+
+def _checked(value: Any, shape: f.Shape, dtype: str, key: str) -> npt.NDArray[Any]:
+    array = np.asarray(value, dtype)
+    known = [want in (None, have) for want, have in zip(shape, array.shape, strict=False)]
+    if array.ndim != len(shape) or not all(known):
+        raise UsageError(f"shape {array.shape} does not fit {shape}", field=key)
+    return array
+
+
+def _numbers(items: Any, shape: f.Shape, dtype: str, key: str) -> tuple[bytes, _Chunks]:
+    """Numbers without encoding: floats of any width as float32, bools and ints as varints."""
+    array = np.asarray(items, dtype)
+    if len(items):
+        _checked(array[0], shape, dtype, key)
+    if array.dtype.kind != "f":
+        return _INTS, _ints(array)
+    data = array.astype("<f4").tobytes()
+    return _FLOATS, [_FIRST, varint(len(data)), data] if data else []
+
+
+def _ints(array: npt.NDArray[Any]) -> _Chunks:
+    data = encode_varints(array)
+    return [_FIRST, varint(len(data)), data] if data else []
+
+
+def _strings(items: Sequence[str | bytes]) -> _Chunks:
+    return _blobs([item.encode() if isinstance(item, str) else item for item in items])
+
+
+def _blobs(items: Sequence[bytes]) -> _Chunks:
+    return [chunk for item in items for chunk in (_FIRST, varint(len(item)), item)]
+
+
+def _delimited(tag: bytes, chunks: _Chunks) -> _Chunks:
+    return [tag, varint(sum(map(len, chunks))), *chunks]

@@ -28,9 +28,7 @@ def test_the_tiny_model_learns_what_moves_from_plain_scenes(tmp_path):
     )
     config = LaqConfig.tiny(image_size=32, spatial_depth=1, temporal_depth=1, decoder_depth=1)
     training = TrainingConfig(steps=120, warmup=20, lr=5e-3, betas=(0.9, 0.98))
-    data = HeadraceDataModule(
-        mixture, batch_size=16, image_size=32, keep_free=0, threads=1, processes=False
-    )
+    data = HeadraceDataModule(mixture, batch_size=16, image_size=32, keep_free=0, workers=0)
     torch.manual_seed(0)
     losses, pictures = Losses(), ValidationPictures(tmp_path / "pictures")
     options = {"val_check_interval": 24, "limit_val_batches": 4}

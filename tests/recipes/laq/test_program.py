@@ -18,7 +18,7 @@ import headrace.recipes.laq.program as program  # noqa: E402
 from headrace.cli.main import main  # noqa: E402
 from headrace.recipes.laq import LossWatch  # noqa: E402
 from headrace.testing import synthesize  # noqa: E402
-from headrace.tuning.program import figures_left_in  # noqa: E402
+from headrace.tuning.study.trial import figures_in  # noqa: E402
 
 NAMES = ("berkeley_cable_routing", "columbia_cairlab_pusht_real")
 
@@ -40,8 +40,7 @@ SMALL = [
     "model.replacement=[[4,1000]]",
     "data.synth=null",
     "data.loader.batch_size=4",
-    "data.loader.threads=1",
-    "data.loader.processes=false",
+    "data.loader.workers=0",
     "data.loader.keep_free=0",
     "training.warmup=2",
     # The rate does not depend on the number of steps, so runs of any length can be compared.
@@ -309,7 +308,7 @@ def test_a_row_of_a_study_is_archived_where_the_study_says(words, tmp_path, monk
     folder = tmp_path / "row"
     monkeypatch.setenv("HEADRACE_RUN", str(folder))
     assert main(words("training.steps=4")) == 0
-    figures = figures_left_in(folder)
+    figures = figures_in(folder)
     assert figures["samples_per_s"] == result_of(folder)["samples_per_s"] > 0
     assert figures["loader_share"] is not None
     assert not (tmp_path / "runs").exists()

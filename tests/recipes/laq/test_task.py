@@ -155,9 +155,9 @@ def test_batches_of_a_loader_are_trained_on_and_looked_at(tmp_path):
             "sources": [{"name": "bridge"}, {"name": "kuka"}],
         }
     )
-    options = {"batch_size": 4, "image_size": 32, "keep_free": 0, "threads": 1}
+    options = {"batch_size": 4, "image_size": 32, "keep_free": 0}
     recorder, model = Recorder(), task()
-    with TorchLoader(mixture, steps_per_epoch=3, processes=False, **options) as data:
+    with TorchLoader(mixture, steps_per_epoch=3, workers=0, **options) as data:
         trainer(tmp_path, recorder, 3, limit_val_batches=0).fit(model, data)
         batch = next(iter(data))
         model.model.eval()

@@ -195,7 +195,7 @@ def test_a_step_over_the_recipes_own_loader_is_examined(tiny, tmp_path):
         state, value = step(state, {name: values[:, :SHORT] for name, values in batch.items()})
         return value
 
-    with token_loader(tmp_path, 2, threads=1, processes=False) as loader:
+    with token_loader(tmp_path, 2, workers=0) as loader:
         found = examine_step(loader, once, steps=8, warmup=2, alone_s=0.1)
         draws = loader.statistics().draws
     assert found.evidence.batch_size == 2

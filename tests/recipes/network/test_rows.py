@@ -56,7 +56,7 @@ def take(batches, count):
 
 
 def plain(folder, count, batch_size=6, **options):
-    settings = {"seed": SEED, "threads": 2, "processes": False, **options}
+    settings = {"seed": SEED, "workers": 0, **options}
     with token_loader(folder, batch_size, **settings) as loader:
         return take(loader, count)
 
@@ -71,7 +71,7 @@ def assert_same(batches, others):
 
 @pytest.mark.parametrize("shuffle", ["exact", "local"])
 def test_the_loader_gives_the_tokens_of_the_plain_twin_in_every_epoch(folder, made, shuffle):
-    with token_loader(folder, 6, seed=SEED, shuffle=shuffle, threads=2, processes=False) as loader:
+    with token_loader(folder, 6, seed=SEED, shuffle=shuffle, workers=0) as loader:
         epochs, windows = loader.next_windows(60)
         batches = take(loader, 10)
     assert sorted(windows[:WINDOWS]) == list(range(WINDOWS))
@@ -95,8 +95,8 @@ def test_memory_instead_of_a_store_gives_the_same(folder):
 
 
 def test_worker_processes_give_the_same(folder):
-    threads = token_loader(folder, 6, seed=SEED, threads=2, processes=False)
-    workers = token_loader(folder, 6, seed=SEED, threads=2)
+    threads = token_loader(folder, 6, seed=SEED, workers=0)
+    workers = token_loader(folder, 6, seed=SEED, workers=2)
     with threads, workers:
         started = 0
         for _ in range(20_000):
@@ -215,7 +215,7 @@ class TestGrain:
 
     def test_three_hosts_go_on_where_two_stopped(self, folder):
         def hosts(world, batch_size):
-            options = {"seed": SEED, "num_threads": 1, "world": world}
+            options = {"seed": SEED, "num_threads": 1, "world_size": world}
             return [
                 iter(token_pipeline(folder, batch_size, rank=r, **options)) for r in range(world)
             ]

@@ -1,1 +1,1 @@
-"""Parquet files: footers, row groups as fixed-width columns, and keeping those at hand."""
+"""Parquet files: row groups as columns of fixed width, kept in memory or on disk."""

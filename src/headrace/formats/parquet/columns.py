@@ -1,33 +1,50 @@
-"""A decoded row group as numpy columns of fixed width: what windows are cut from."""
+"""A decoded row group as numpy columns of fixed width, and those put together row by row.
+
+In `Records` the bytes of a window are contiguous, whatever its columns. A window is then one copy
+of one slice of memory, or of the page cache, instead of one per column, and on a disk one place
+instead of several.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, UsageError
+from headrace.errors import DataError, HeadraceError, UsageError
+from headrace.formats.parquet.files import ParquetStamp, RowGroup, read_row_groups
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Prepare", "Rows", "checked", "plain_columns", "prepare_key"]
+__all__ = [
+    "Prepare",
+    "Records",
+    "Rows",
+    "columns_of",
+    "decode",
+    "plain_columns",
+    "prepare_key",
+    "record_type",
+]
 
 Rows: TypeAlias = dict[str, NDArray[Any]]
-#: Turns a decoded piece into columns, once; rows stay in their order. With an attribute `numbered`
-#: that is true it is also given `first_row`, the number of the piece's first row in its file.
+#: Turns a decoded row group into columns, once; rows stay in their order. With an attribute
+#: `numbered` that is true it is also given `first_row`, the number of its first row in the file.
 Prepare: TypeAlias = "Callable[[pa.Table], Rows]"
 
 
 def plain_columns(table: pa.Table) -> Rows:
-    """Every column as numpy: numbers and times as they are, text and bytes as `S`.
+    """Every column as numpy: numbers and times unchanged, text and bytes as `S`.
 
-    A null is NaN among floats, NaT among times and empty among texts; elsewhere it is an error.
+    A null becomes NaN in floats, NaT in times and empty in texts; elsewhere it is an error.
 
     >>> import pyarrow as pa
     >>> rows = plain_columns(pa.table({"a": [1, 2], "b": ["x", None]}))
@@ -48,7 +65,7 @@ def _numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
         column = column.unify_dictionaries()
         values = _numpy(pa.chunked_array([column.chunk(0).dictionary]), name)
         codes = [chunk.indices.fill_null(-1).to_numpy() for chunk in column.chunks]
-        none = np.zeros(1, values.dtype)  # what index -1 finds
+        none = np.zeros(1, values.dtype)  # found at index -1
         if not _has_null_value(values.dtype) and column.null_count:
             raise _null(name, str(kind.value_type), column.null_count)
         if values.dtype.kind in "fM":
@@ -63,7 +80,7 @@ def _numpy(column: pa.ChunkedArray, name: str) -> NDArray[Any]:
     if pa.types.is_nested(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind):
         raise UsageError(
             f"column {name!r} of type {kind} has no fixed width",
-            remedy="Leave it out of `columns`, or give a `prepare` that makes numbers of it",
+            remedy="Leave it out of `columns`, or give a `prepare` that converts it to numbers",
         )
     if column.null_count and not (pa.types.is_floating(kind) or pa.types.is_temporal(kind)):
         raise _null(name, str(kind), column.null_count)
@@ -103,33 +120,58 @@ def _null(name: str, kind: str, count: int) -> DataError:
     )
 
 
-def checked(rows: Any, count: int, prepare: Prepare) -> Rows:
-    """What a `prepare` gave, if it can be used."""
+def decode(
+    file: ParquetStamp,
+    group: RowGroup,
+    columns: Sequence[str],
+    dictionaries: Sequence[str],
+    prepare: Prepare,
+) -> Records:
+    """The prepared columns of a row group."""
+    table = read_row_groups(file, group, columns, dictionaries)
+    try:
+        if getattr(prepare, "numbered", False):
+            rows = prepare(table, first_row=group.first_row)  # type: ignore[call-arg]
+        else:
+            rows = prepare(table)
+        return Records.of(_checked(rows, group.rows, prepare))
+    except HeadraceError as error:
+        raise error.within(file=file.path) from None
+    except Exception as error:
+        last = group.stop - 1
+        which = f"{group.first}" if last == group.first else f"{group.first} to {last}"
+        error.add_note(f"while preparing row group {which} of {file.path}")
+        raise
+
+
+def _checked(rows: Any, count: int, prepare: Prepare) -> Rows:
+    """The result of a `prepare`, or an error that says why it cannot be used."""
     name = getattr(prepare, "__qualname__", type(prepare).__name__)
     if not isinstance(rows, dict) or not rows:
         raise UsageError(
-            f"prepare {name} gave {type(rows).__name__}", remedy="It returns a dict of numpy arrays"
+            f"prepare {name} gave {type(rows).__name__}",
+            remedy="It must return a dict of numpy arrays",
         )
     for key, column in rows.items():
         if not isinstance(column, np.ndarray) or column.dtype.hasobject or column.ndim < 1:
             kind = getattr(column, "dtype", type(column).__name__)
             raise UsageError(
                 f"prepare {name} gave {key!r} as {kind}",
-                remedy="Columns are numpy arrays of numbers, times or bytes, one entry a row",
+                remedy="Columns must be numpy arrays of numbers, times or bytes, one entry per row",
             )
         if len(column) != count:
             raise UsageError(
                 f"prepare {name} gave {len(column):,} entries of {key!r} for {count:,} rows",
-                remedy="Columns keep all rows in their order",
+                remedy="Columns must keep all rows in their order",
             )
     return {key: np.ascontiguousarray(column) for key, column in rows.items()}
 
 
 def prepare_key(prepare: Prepare) -> str:
-    """A name for what a `prepare` does, so that what it made can be found again.
+    """A key for what a `prepare` does, so that its stored results can be found again.
 
-    It follows the function's own code, the functions of its module that it calls, the constants
-    that these use, and its `version` (any value). Raise `version` when anything else changes: other
+    It depends on the function's code, the functions of its module that it calls, the constants that
+    these use, and its `version` (any value). Change `version` when anything else changes: other
     modules, classes, files that it reads.
     """
     facts: list[Any] = [getattr(prepare, "__module__", ""), getattr(prepare, "version", None)]
@@ -145,7 +187,7 @@ def prepare_key(prepare: Prepare) -> str:
 
 
 def _function_facts(function: FunctionType, seen: set[int]) -> list[Any]:
-    """A function's code, and what the names in it stand for."""
+    """A function's code, and the values of the names that it uses."""
     seen.add(id(function))
     code = function.__code__
     facts: list[Any] = [function.__qualname__, _code_facts(code), function.__defaults__]
@@ -165,7 +207,7 @@ def _function_facts(function: FunctionType, seen: set[int]) -> list[Any]:
 
 
 def _is_constant(value: Any) -> bool:
-    """Whether `repr` says all of it, in every process alike."""
+    """Whether `repr` describes the value completely, and alike in every process."""
     if isinstance(value, (tuple, list)):
         return all(map(_is_constant, value))
     if isinstance(value, dict):
@@ -181,3 +223,64 @@ def _names(code: CodeType) -> set[str]:
 def _code_facts(code: CodeType) -> list[Any]:
     constants = [c if not isinstance(c, CodeType) else _code_facts(c) for c in code.co_consts]
     return [code.co_code, code.co_names, constants]
+
+
+@lru_cache(maxsize=256)
+def record_type(fields: tuple[tuple[str, str, tuple[int, ...]], ...]) -> np.dtype[Any]:
+    """One field per column, of name, type and shape; the same object for the same fields."""
+    return np.dtype(list(fields))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Records:
+    """The rows of a row group.
+
+    >>> records = Records.of({"a": np.arange(3), "b": np.zeros((3, 2), np.uint8)})
+    >>> records.rows(1, 3)["a"].tolist(), records.data.shape
+    ([1, 2], (3, 10))
+    """
+
+    dtype: np.dtype[Any]  #: one field per column, packed
+    data: NDArray[np.uint8]  #: [rows, bytes]
+    raw: memoryview = field(init=False, repr=False)  #: the same, faster to slice than an array
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "raw", self.data.data)
+
+    @staticmethod
+    def of(rows: Rows) -> Records:
+        """Columns of equal length, row by row."""
+        dtype = record_type(
+            tuple((name, column.dtype.str, column.shape[1:]) for name, column in rows.items())
+        )
+        count = len(next(iter(rows.values())))
+        whole = np.empty(count, dtype)
+        for name, column in rows.items():
+            whole[name] = column
+        return Records(dtype, whole.view(np.uint8).reshape(count, dtype.itemsize))
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.data.nbytes
+
+    def rows(self, begin: int, end: int) -> Rows:
+        """The columns of some rows, copied."""
+        return columns_of(self.data[begin:end], self.dtype)
+
+
+def columns_of(data: NDArray[np.uint8], dtype: np.dtype[Any]) -> Rows:
+    """Bytes of [..., rows, bytes of a row] as columns of [..., rows, ...].
+
+    Numbers are made contiguous. Vectors of bytes, most of what there is to copy, stay where they
+    are, with the rest of a row between one and the next.
+    """
+    whole = np.ascontiguousarray(data).view(dtype)[..., 0]
+    columns = {name: whole[name] for name in dtype.names or ()}
+    return {
+        name: column if column.dtype == np.uint8 else np.ascontiguousarray(column)
+        for name, column in columns.items()
+    }

@@ -1,9 +1,9 @@
-"""Prepared pieces on disk, as raw records that are mapped: decoded once, shared by all processes.
+"""Prepared row groups on disk, as memory-mapped records: decoded once, shared by all processes.
 
-What is mapped is the page cache's, not a process's own memory, and a window touches only its own
-pages: with it a global shuffle costs a window what the window weighs, instead of a whole row group.
-Files are written aside, synced and renamed, so there is a whole piece or none. Their names carry
-the stamp of the Parquet file: pieces of a file that changed are not found, and are removed.
+Mapped pages belong to the page cache, not to a process, and a window touches only its own pages:
+a global shuffle then reads the bytes of a window instead of decoding a whole row group. Files are
+written atomically, so a row group is there as a whole or not at all. Their names contain the stamp
+of the Parquet file: row groups of a file that changed are not found, and are removed.
 
 Everything here can be removed at any time; it is made again when it is needed.
 """
@@ -25,11 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from headrace.formats.parquet.decoding import ParquetStamp
-from headrace.formats.parquet.pieces import Pieces
-from headrace.formats.parquet.records import Records, record_type
+from headrace.files import replacing
+from headrace.formats.parquet.columns import Records, record_type
+from headrace.formats.parquet.files import ParquetStamp, RowGroups
 
-__all__ = ["PieceStore", "StoreUnusable"]
+__all__ = ["RowGroupStore", "StoreUnusable"]
 
 _MAGIC = b"hrrows01"
 _HEAD = struct.Struct("<8sQ")  # magic, bytes of the description that follows
@@ -48,43 +48,43 @@ class StoreUnusable(Exception):
     """Nothing more can be stored; the message says why."""
 
 
-class PieceStore:
-    """A folder of pieces, of at most `limit` bytes if one is given."""
+class RowGroupStore:
+    """A folder of row groups, of at most `limit` bytes if that is given."""
 
     def __init__(
         self,
         folder: Path,
         files: Sequence[ParquetStamp],
-        pieces: Pieces,
+        groups: RowGroups,
         limit: int | None = None,
     ) -> None:
         self.folder = folder
         self.limit = limit
-        self._names = [_name(files[piece.file], piece.first, piece.last) for piece in pieces]
-        self._locks: int | None = None
+        self._names = [_name(files[group.file], group.first, group.stop) for group in groups]
+        self._lock_file: int | None = None
 
     def __repr__(self) -> str:
-        return f"<PieceStore {self.folder}, {len(self._names)} pieces>"
+        return f"<RowGroupStore {self.folder}, {len(self._names)} row groups>"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_locks": None}
+        return {**self.__dict__, "_lock_file": None}
 
     def __del__(self, _close: Any = os.close) -> None:  # `os` may be gone by then
-        if getattr(self, "_locks", None) is not None:
-            _close(self._locks)
+        if getattr(self, "_lock_file", None) is not None:
+            _close(self._lock_file)
 
     def missing(self) -> list[int]:
-        """Numbers of the pieces that are not there yet."""
+        """Numbers of the row groups that are not stored yet."""
         present = self._present()
         return [number for number, name in enumerate(self._names) if name not in present]
 
     @property
     def nbytes(self) -> int:
-        """Bytes on disk of all pieces in the folder."""
+        """Bytes on disk of all row groups in the folder."""
         return sum(self._present().values())
 
     def find(self, number: int) -> Records | None:
-        """A piece, mapped; None if it is not there, or not whole."""
+        """A row group, mapped; None if it is missing or incomplete."""
         path = self.folder / self._names[number]
         try:
             with path.open("rb") as file:
@@ -92,29 +92,21 @@ class PieceStore:
             records = _records(mapped)
         except (OSError, ValueError, KeyError, TypeError, struct.error):
             return None
-        # Windows lie anywhere: reading ahead of them would read twenty times as much.
+        # Windows are anywhere: reading ahead would read twenty times as much.
         mapped.madvise(mmap.MADV_RANDOM)
         if self.limit is not None:
             with contextlib.suppress(OSError):
-                os.utime(path)  # used: the last to be removed
+                os.utime(path)  # recently used: the last to be removed
         return records
 
     def put(self, number: int, records: Records) -> None:
-        """Store a piece, or raise `StoreUnusable`."""
+        """Store a row group, or raise `StoreUnusable`."""
         path = self.folder / self._names[number]
-        aside = path.with_name(f"{path.name}.tmp-{os.getpid()}")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            try:
-                with aside.open("wb") as file:
-                    file.write(_head(records))
-                    file.write(records.data.reshape(-1).data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                aside.replace(path)
-            except BaseException:
-                aside.unlink(missing_ok=True)
-                raise
+            with replacing(path) as file:
+                file.write(_head(records))
+                file.write(records.data.reshape(-1).data)
         except OSError as error:
             why = _UNUSABLE.get(error.errno or 0, error.strerror)
             raise StoreUnusable(f"{why}: {self.folder}") from None
@@ -122,24 +114,24 @@ class PieceStore:
         self._trim(keep=path.name)
 
     @contextmanager
-    def making(self, number: int) -> Iterator[None]:
-        """While this is held no other process makes that piece."""
+    def locked(self, number: int) -> Iterator[None]:
+        """Hold the lock of one row group, so that no other process makes it at the same time."""
         try:
-            if self._locks is None:
+            if self._lock_file is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-                self._locks = os.open(self.folder / "lock", flags, 0o644)
-            fcntl.lockf(self._locks, fcntl.LOCK_EX, 1, number)
-        except OSError:  # no folder, or no locks there: two may do the same work
+                self._lock_file = os.open(self.folder / "lock", flags, 0o644)
+            fcntl.lockf(self._lock_file, fcntl.LOCK_EX, 1, number)
+        except OSError:  # no folder, or no locks there: two processes may do the same work
             yield
             return
         try:
             yield
         finally:
-            fcntl.lockf(self._locks, fcntl.LOCK_UN, 1, number)
+            fcntl.lockf(self._lock_file, fcntl.LOCK_UN, 1, number)
 
     def remove(self) -> int:
-        """Remove all pieces; bytes that were freed."""
+        """Remove all row groups; returns the bytes that were freed."""
         freed = 0
         for name, size in self._present().items():
             with contextlib.suppress(OSError):
@@ -155,14 +147,14 @@ class PieceStore:
             return {}
 
     def _remove_stale(self, name: str) -> None:
-        """Pieces of the same Parquet file as it was before it changed."""
+        """Remove row groups of the same Parquet file from before it changed."""
         file, stamp, _ = name.split("-", 2)
         for other in self._present():
             if other.startswith(f"{file}-") and not other.startswith(f"{file}-{stamp}-"):
                 (self.folder / other).unlink(missing_ok=True)
 
     def _trim(self, keep: str) -> None:
-        """Remove the longest unused pieces beyond the limit; who has them mapped keeps them."""
+        """Remove the least recently used beyond the limit; processes that map them keep them."""
         if self.limit is None:
             return
         present = self._present()
@@ -181,10 +173,10 @@ class PieceStore:
                 surplus -= present[name]
 
 
-def _name(file: ParquetStamp, first: int, last: int) -> str:
+def _name(file: ParquetStamp, first: int, stop: int) -> str:
     path = hashlib.sha256(os.fsencode(os.path.realpath(file.path))).hexdigest()[:16]
     stamp = hashlib.sha256(f"{file.size} {file.mtime_ns}".encode()).hexdigest()[:12]
-    return f"{path}-{stamp}-{first}-{last}{_SUFFIX}"
+    return f"{path}-{stamp}-{first}-{stop}{_SUFFIX}"
 
 
 def _aligned(size: int) -> int:
@@ -192,7 +184,7 @@ def _aligned(size: int) -> int:
 
 
 def _head(records: Records) -> bytes:
-    """What a file begins with; the records follow at the next whole cache line."""
+    """The header of a file; the records follow at the next whole cache line."""
     fields = [
         [name, records.dtype[name].base.str, list(records.dtype[name].shape)]
         for name in records.dtype.names or ()
@@ -203,14 +195,13 @@ def _head(records: Records) -> bytes:
 
 
 def _records(mapped: mmap.mmap) -> Records:
-    """The records of a mapped file."""
     magic, length = _HEAD.unpack_from(mapped)
     if magic != _MAGIC:
-        raise ValueError("not a piece")
+        raise ValueError("not a stored row group")
     about = json.loads(mapped[_HEAD.size : _HEAD.size + length])
     dtype = record_type(tuple((name, kind, tuple(shape)) for name, kind, shape in about["fields"]))
     start = _aligned(_HEAD.size + length)
     if len(mapped) != start + about["rows"] * dtype.itemsize:
-        raise ValueError("not a whole piece")
+        raise ValueError("incomplete row group")
     data = np.frombuffer(mapped, np.uint8, offset=start)
     return Records(dtype, data.reshape(about["rows"], dtype.itemsize))

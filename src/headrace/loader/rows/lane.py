@@ -21,7 +21,7 @@ from headrace.loader.own_process import OwnProcess, Processes
 from headrace.loader.process import ProcessLost
 from headrace.loader.rows.plan import RowTask
 from headrace.loader.rows.work import RowWork
-from headrace.loader.settings import PROCESS_BYTES
+from headrace.loader.sizes import PROCESS_BYTES
 
 __all__ = ["RowLane", "RowLanes"]
 
@@ -106,7 +106,7 @@ class RowLane:
             f"a worker process died ({cause}) while it transformed windows, the first of them "
             f"window {window}, row {row}",
             file=file,
-            remedy="Its own message stands above; processes=False runs the transform here",
+            remedy="Its own message stands above; workers=0 runs the transform here",
         )
 
 

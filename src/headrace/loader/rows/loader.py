@@ -6,23 +6,29 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from headrace.engine.budget import Budget
 from headrace.engine.engine import Engine
 from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import Arrays, Lock
+from headrace.engine.slots import Arrays
 from headrace.engine.statistics import EngineStatistics
 from headrace.errors import UsageError
-from headrace.formats.parquet.cache import CacheStatistics
+from headrace.formats.parquet.rows import CacheStatistics
 from headrace.loader.endless import EndlessLoader
+from headrace.loader.options import (
+    RowFields,
+    RowOptions,
+    changed_options,
+    rank_and_world_size,
+)
 from headrace.loader.rows.lane import RowLanes
-from headrace.loader.rows.order import OPEN_PIECES, Shuffle, fingerprint_of, order_of
+from headrace.loader.rows.order import fingerprint_of, order_of
 from headrace.loader.rows.plan import RowPlanner
 from headrace.loader.rows.rowset import RowSet
-from headrace.loader.rows.settings import RowSettings, RowSizes
+from headrace.loader.rows.sizes import RowSizes
 from headrace.loader.rows.work import Outputs, RowWork, Transform
 from headrace.sampling.bijection import Ints
 
@@ -41,7 +47,10 @@ class RowLoaderStatistics:
 
 
 class RowLoader(EndlessLoader):
-    """Endless batches of windows of rows.
+    """Endless batches of windows of rows, on lease: their memory is reused once they are let go.
+
+    The iteration has no end, and a second `for` continues where the first stopped. Arrays are views
+    of pooled memory: let go of them, or copy what you keep.
 
     >>> import headrace as hr
     >>> with hr.RowLoader("measurements/train", batch_size=256, seed=0) as loader:  # doctest: +SKIP
@@ -54,51 +63,31 @@ class RowLoader(EndlessLoader):
     matter. With `many` (or `transform.many = True`) it is given up to 256 windows at once: numpy
     likes that.
 
-    shuffle: "exact", "local" (few row groups open at a time) or "none". A second `for` goes on
-    where the first stopped. Batches are views of pooled memory: let go of them, or copy them.
+    Options are the fields of `RowOptions`, given by name, or an object of it and what differs.
     """
 
     def __init__(
         self,
         rows: RowSet | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        options: RowOptions | None = None,
+        /,
         *,
-        batch_size: int,
         transform: Transform | None = None,
         outputs: Outputs | None = None,
         many: bool | None = None,
-        seed: int = 0,
-        shuffle: Shuffle = "exact",
-        open_pieces: int = OPEN_PIECES,
-        threads: int | None = None,
-        processes: bool = True,
-        budget: int | str | None = None,
-        keep_free: int | str | None = None,
-        rank: int | None = None,
-        world: int | None = None,
-        lock: Lock | None = None,
+        **changes: Unpack[RowFields],
     ) -> None:
-        settings = RowSettings.checked(
-            batch_size=batch_size,
-            seed=seed,
-            shuffle=shuffle,
-            open_pieces=open_pieces,
-            threads=threads,
-            processes=processes,
-            budget=budget,
-            keep_free=keep_free,
-            rank=rank,
-            world=world,
-        )
+        self.options = options = changed_options(options or RowOptions(), changes)
+        batch_size = options.batch_size
         self.rows = rows if isinstance(rows, RowSet) else RowSet(rows)
-        self.settings: RowSettings = settings
-        check_hosts(len(self.rows), settings.world)
-        self._order = order_of(self.rows, shuffle, seed, open_pieces)
-        if shuffle == "exact":
+        check_hosts(len(self.rows), rank_and_world_size(options.rank, options.world_size)[1])
+        self._order = order_of(self.rows, options.shuffle, options.seed, options.open_pieces)
+        if options.shuffle == "exact":
             self.rows.fill_store()  # its first batch has windows of nearly every row group
-        work = RowWork(self.rows, transform, outputs, seed, many=many)
+        work = RowWork(self.rows, transform, outputs, options.seed, many=many)
         specs = work.specs(batch_size)
         cache_bytes = self.rows.cache_bytes
-        sizes = RowSizes.of(settings, specs, cache_bytes)
+        sizes = RowSizes.of(options, specs, cache_bytes)
         budget_ = Budget(sizes.budget)
         budget_.charge(cache_bytes, "row groups in memory")
         shared = SharedMemory() if sizes.processes else None
@@ -107,7 +96,7 @@ class RowLoader(EndlessLoader):
             RowLanes(work, batch_size, budget_, sizes.processes, shared),
             budget_,
             shared=shared,
-            keep_free=settings.keep_free,
+            keep_free=options.keep_free_bytes,
             notice=_log.warning,
         )
         planner = RowPlanner(
@@ -118,11 +107,11 @@ class RowLoader(EndlessLoader):
             sizes.slots - 1,  # the consumer has one
             engine.seconds_each,
         )
-        super().__init__(sizes, specs, planner, engine, lock)
+        super().__init__(options, sizes, specs, planner, engine)
 
     def __repr__(self) -> str:
         return (
-            f"<RowLoader of {len(self.rows):,} windows, batch {self.settings.batch_size}, "
+            f"<RowLoader of {len(self.rows):,} windows, batch {self.options.batch_size}, "
             f"{self._draws:,} draws consumed>"
         )
 
@@ -143,7 +132,7 @@ class RowLoader(EndlessLoader):
         )
 
     def _fingerprint(self) -> dict[str, Any]:
-        return fingerprint_of(self.rows, self.settings.shuffle, self.settings.open_pieces)
+        return fingerprint_of(self.rows, self.options.shuffle, self.options.open_pieces)
 
 
 def check_hosts(windows: int, world: int) -> None:

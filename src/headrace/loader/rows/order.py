@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import UsageError
+from headrace.loader.options import Shuffle
 from headrace.loader.rows.rowset import RowSet
 from headrace.sampling.bijection import Ints
 from headrace.sampling.items import SourceItems
 from headrace.sampling.order import LocalOrder
 from headrace.sampling.sampler import Sampler
 
-__all__ = ["OPEN_PIECES", "RowOrder", "Shuffle", "fingerprint_of", "order_of"]
+__all__ = ["RowOrder", "fingerprint_of", "order_of"]
 
-Shuffle = Literal["exact", "local", "none"]
-#: Pieces that a local shuffle has open: see docs/decisions for what more of them bring.
-OPEN_PIECES = 8
 _NAME = "rows"  # part of the sampler's key; not the path, so that data may be moved
 
 

@@ -12,12 +12,11 @@ from headrace.catalog.manifest import cache_folder
 from headrace.catalog.parquet import ParquetCatalog
 from headrace.catalog.shards import BuildProgress, ProgressBar
 from headrace.errors import DatasetError, SelectionError, UsageError
-from headrace.formats.parquet.access import RowAccess
-from headrace.formats.parquet.building import fill_store
 from headrace.formats.parquet.columns import Prepare, Rows, plain_columns, prepare_key
-from headrace.formats.parquet.pieces import Pieces
-from headrace.formats.parquet.store import PieceStore
-from headrace.loader.settings import parse_size
+from headrace.formats.parquet.files import RowGroups
+from headrace.formats.parquet.rows import RowAccess, fill_store
+from headrace.formats.parquet.store import RowGroupStore
+from headrace.loader.options import parse_size
 from headrace.sampling.items import RowWindows
 
 __all__ = ["RowSet"]
@@ -97,7 +96,7 @@ class RowSet:
             store = estimate > _SMALL_BYTES and not eager
         #: Memory that row groups take in every process.
         self.cache_bytes = 0 if store else estimate if eager else min(parse_size(cache), estimate)
-        pieces = Pieces(groups, PIECE_ROWS if store else 1)
+        pieces = RowGroups(groups, PIECE_ROWS if store else 1)
         files = [file.stamp for file in self.catalog.files]
         limit = None if store_limit is None else parse_size(store_limit)
         self.access = RowAccess(
@@ -107,7 +106,7 @@ class RowSet:
             prepare,
             dictionaries=[name for name, kind in chosen if dictionaries and kind in _TEXT],
             cache_bytes=parse_size(cache),
-            store=PieceStore(self._folder(prepare), files, pieces, limit) if store else None,
+            store=RowGroupStore(self._folder(prepare), files, pieces, limit) if store else None,
         )
         self._groups = groups
         self.eager = eager
@@ -141,9 +140,9 @@ class RowSet:
         return self.access.store is not None
 
     @property
-    def order_pieces(self) -> Pieces:
+    def order_pieces(self) -> RowGroups:
         """What a local shuffle goes through: they depend on the files alone."""
-        return Pieces(self._groups, PIECE_ROWS)
+        return RowGroups(self._groups, PIECE_ROWS)
 
     def fill_store(
         self, *, workers: int | None = None, progress: BuildProgress | None = None
@@ -155,7 +154,7 @@ class RowSet:
         missing = store.missing()
         if not missing:
             return True
-        todo = sum(self.access.pieces[number].rows for number in missing)
+        todo = sum(self.access.groups[number].rows for number in missing)
         whole = max(1, self.catalog.rows)
         with ProgressBar("preparing", "rows") as bar:
             shown = progress or bar

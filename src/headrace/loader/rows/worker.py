@@ -11,7 +11,7 @@ import traceback
 
 import numpy as np
 
-from headrace.engine.freed_memory import keep_freed_memory
+from headrace.engine.machine import keep_freed_memory
 from headrace.engine.shared import map_region
 from headrace.engine.slots import Arrays, slot_bytes, slot_views
 from headrace.engine.statistics import Counters

@@ -17,8 +17,9 @@ import psutil
 from headrace.config.typed import nearest
 from headrace.errors import UsageError
 from headrace.loader import Batch
-from headrace.loader.samples import NO_LIMIT, MixtureSamples
-from headrace.loader.settings import Settings
+from headrace.loader.options import LoaderOptions
+from headrace.loader.samples import MixtureSamples
+from headrace.loader.sizes import requested_workers
 from headrace.measure.job import Job
 
 __all__ = [
@@ -31,8 +32,9 @@ __all__ = [
     "check_installed",
     "checked_options",
     "child_processes",
+    "job_options",
     "job_samples",
-    "job_settings",
+    "job_workers",
     "shuffle_of",
 ]
 
@@ -132,25 +134,20 @@ def checked_options(job: Job, backend: str, known: Mapping[str, Any]) -> dict[st
     return {**known, **job.options}
 
 
-def job_settings(job: Job) -> Settings:
-    """A job as the native loader's settings; `threads` is what a backend may use."""
-    return Settings.checked(
+def job_options(job: Job) -> LoaderOptions:
+    """A job as options of the native loader."""
+    return LoaderOptions(
         batch_size=job.batch_size,
         image_size=job.image_size,
         seed=job.seed,
-        frames="endpoints",
         metadata=job.metadata,
-        action_chunk=None,
-        threads=job.threads,
-        processes=False,
-        budget=NO_LIMIT,
-        keep_free=0,
-        resize="bilinear",
-        on_error="raise",
-        max_errors=0,
-        rank=0,
-        world=1,
+        workers=job.workers,
     )
+
+
+def job_workers(job: Job) -> int:
+    """Threads or processes that a backend may use: as the job says, else all allowed CPUs."""
+    return requested_workers(job.workers)[0]
 
 
 def job_samples(job: Job) -> MixtureSamples:
@@ -159,7 +156,7 @@ def job_samples(job: Job) -> MixtureSamples:
     They are resolved and read by the code of the native loader. What differs between these backends
     is the loader around that: what decides on the order, what calls, and how a batch comes back.
     """
-    return MixtureSamples(job.mixture, job_settings(job))
+    return MixtureSamples(job.mixture, job_options(job))
 
 
 def child_processes() -> set[int]:

@@ -23,6 +23,7 @@ from headrace.measure.baselines.baseline import (
     Knob,
     checked_options,
     job_samples,
+    job_workers,
 )
 from headrace.measure.job import Job
 from headrace.sampling.items import SourceItems
@@ -136,7 +137,7 @@ def batches(
     """Endless batches. `fetch` reads a sample, `put_together` decodes the samples of a batch."""
     import grain
 
-    from headrace.outputs.grain.framework import to_batches
+    from headrace.outputs.grain import to_batches
 
     parts = []
     for number, source in enumerate(sources):
@@ -173,7 +174,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     del converted
     options = checked_options(job, "grain", OPTIONS)
     samples = job_samples(job)
-    counts = resolve_counts(options, samples.settings.threads)
+    counts = resolve_counts(options, job_workers(job))
     sources = [ItemSource(number, items) for number, items in enumerate(samples.items)]
 
     def start() -> Iterator[dict[str, Any]]:

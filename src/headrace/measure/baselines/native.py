@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from headrace.loader import Batch, Loader
-from headrace.loader.settings import PREFETCH
+from headrace.loader.sizes import PREFETCH
 from headrace.measure.baselines.baseline import Baseline, Knob
 from headrace.measure.job import Job
 
 __all__ = ["BASELINE"]
 
 _OPTIONS: dict[str, Any] = {
-    "budget": None,
+    "memory": None,
     "keep_free": None,
-    "processes": True,
     "on_error": "raise",
     "max_errors": 100,
     "resize": "bilinear",
@@ -63,12 +62,11 @@ def _open(job: Job, converted: Path | None) -> Iterator[_Native]:
 
 def _knobs(cpus: int) -> tuple[Knob, ...]:
     """All that could change its speed: a search should find that the defaults are right."""
-    threads = dict.fromkeys((2 * cpus, max(1, cpus // 2)))
-    threads.pop(cpus, None)
+    workers = dict.fromkeys((2 * cpus, max(1, cpus // 2), 0))  # 0: threads alone
+    workers.pop(cpus, None)
     return (
-        Knob("loader.threads", tuple(threads)),
-        Knob("loader.budget", ("2GiB", "8GiB")),
-        Knob("loader.processes", (False,)),
+        Knob("loader.workers", tuple(workers)),
+        Knob("loader.memory", ("2GiB", "8GiB")),
     )
 
 

@@ -29,6 +29,7 @@ from headrace.measure.baselines.baseline import (
     Knob,
     checked_options,
     job_samples,
+    job_workers,
 )
 from headrace.measure.job import Job
 
@@ -120,7 +121,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     del converted
     options = checked_options(job, "torch", OPTIONS)
     samples = job_samples(job)
-    workers = samples.settings.threads if options["workers"] is None else options["workers"]
+    workers = job_workers(job) if options["workers"] is None else options["workers"]
     dataset: Any = _Draws(samples)
     batches: Any = _Batches(job.batch_size)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from headrace.engine.control_group import KernelKills
+from headrace.engine.machine import KernelKills
 from headrace.jobs import start_python
 from headrace.measure.bench.leftover import note_process
 from headrace.measure.bench.watched import GRACE_SECONDS, Look, Sight, Stop, Watched

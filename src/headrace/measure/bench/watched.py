@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from headrace.engine.control_group import KernelKills
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import KernelKills, available_memory
 from headrace.measure.process_tree import MemoryWatch
 from headrace.measure.runs import RunWriter
 

@@ -195,9 +195,9 @@ def _limit(request: dict[str, Any], report: Any) -> dict[str, Any]:
     job = Job.from_dict(request["job"])
     with job.loader(keep_free=0) as loader:
         report({"phase": "measuring the decode limit"})
-        decode = decode_limit(loader, seconds=request["seconds"], processes=job.threads)
+        decode = decode_limit(loader, seconds=request["seconds"], processes=job.workers)
         report({"phase": "measuring the storage limit"})
-        storage = storage_limit(loader, seconds=request["seconds"] / 2, processes=job.threads)
+        storage = storage_limit(loader, seconds=request["seconds"] / 2, processes=job.workers)
         asked = loader.statistics().asked
     return {
         "decode_limit_samples_per_s": decode.samples_per_s,

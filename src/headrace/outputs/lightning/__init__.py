@@ -8,7 +8,7 @@ from headrace.outputs.lightning.callbacks import (
     ProgressLine,
     Summary,
     Throughput,
-    usual_callbacks,
+    default_callbacks,
 )
 from headrace.outputs.lightning.datamodule import HeadraceDataModule
 
@@ -20,5 +20,5 @@ __all__ = [
     "ProgressLine",
     "Summary",
     "Throughput",
-    "usual_callbacks",
+    "default_callbacks",
 ]

@@ -10,23 +10,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import torch
 
 from headrace.config import Mixture
 from headrace.errors import UsageError
-from headrace.loader.opened import WindowSpec, open_sources
-from headrace.outputs.lightning.framework import LightningDataModule, LightningModule
-from headrace.outputs.lightning.progress import (
+from headrace.loader import LoaderOptions
+from headrace.loader.loader import feed_of
+from headrace.loader.opened import open_sources
+from headrace.loader.options import LoaderFields, WindowSpec, changed_options
+from headrace.outputs.lightning.framework import (
+    LightningDataModule,
+    LightningModule,
     batches_trained,
     overfits,
-    rank_and_world,
+    rank_and_world_size,
     takes_iterator,
 )
-from headrace.outputs.torch import Layout, TorchBatch, TorchLoader, ValidationLoader
-from headrace.outputs.torch.loader import Decode, LoaderOptions
+from headrace.outputs.torch import TorchBatch, TorchLoader, ValidationLoader
+from headrace.outputs.torch.device import checked_layout
+from headrace.outputs.torch.loader import Decode
 from headrace.reading.local import shared_files
 
 __all__ = ["HeadraceDataModule", "TrainingBatches"]
@@ -54,27 +60,25 @@ class HeadraceDataModule(LightningDataModule):
     def __init__(
         self,
         mixture: Mixture | str | Path,
+        options: LoaderOptions | None = None,
+        /,
         *,
-        batch_size: int,
-        image_size: int | tuple[int, int],
         layout: str = "BCTHW",
         device: str | int | torch.device | None = "auto",
         pin: bool | None = None,
         decode: Decode = "cpu",
         steps_per_epoch: int | None = None,
-        **options: Unpack[LoaderOptions],
+        **changes: Unpack[LoaderFields],
     ) -> None:
         super().__init__()
         self.mixture = mixture if isinstance(mixture, Mixture) else Mixture.load(mixture)
-        if layout.upper() not in ("BCTHW", "BTHWC"):
-            raise UsageError(f"layout is {layout!r}", remedy="Give BCTHW or BTHWC")
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise UsageError(
                 f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
             )
-        self.batch_size = batch_size  # by this name, Lightning's tuner may change it
-        self.image_size = image_size
-        self.layout = cast(Layout, layout.upper())
+        options = changed_options(options or LoaderOptions(), changes)
+        self.batch_size = options.batch_size  # by this name, Lightning's tuner may change it
+        self.layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch
         self._device, self._pin, self._decode, self._options = device, pin, decode, options
         self._loader: TorchLoader | None = None
@@ -120,17 +124,18 @@ class HeadraceDataModule(LightningDataModule):
 
     def val_dataloader(self) -> ValidationLoader:
         """A pass over the validation splits, of as many batches on every rank."""
-        settings, length = self.loader.loader.settings, self.loader.loader.validation_length()
+        size, length = self.loader.batch_size, self.loader.validation_length()
+        world_size = self.loader.options.world_size or 1
         # Ranks that step together must have the same number: that of the last one.
-        left = length - (settings.world - 1) * settings.batch_size
-        batches = -(-left // (settings.batch_size * settings.world))
+        left = length - (world_size - 1) * size
+        batches = -(-left // (size * world_size))
         if batches < 1:
             raise UsageError(
                 f"the validation splits have {length} samples: too few to give each of "
-                f"{settings.world} ranks one of the batches of {settings.batch_size}",
+                f"{world_size} ranks one of the batches of {size}",
                 remedy="Enlarge val_split, lower batch_size, or train with limit_val_batches=0",
             )
-        return self.loader.validation(batches if settings.world > 1 else None)
+        return self.loader.validation(batches if world_size > 1 else None)
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
@@ -175,30 +180,29 @@ class HeadraceDataModule(LightningDataModule):
     # -- the rest ------------------------------------------------------------------------------
 
     def _make_loader(self) -> TorchLoader:
-        options = self._options.copy()
+        options = replace(self._options, batch_size=self.batch_size)
         device = self._device
         if self.trainer is not None:
-            if options.get("rank") is None and options.get("world") is None:
-                options["rank"], options["world"] = rank_and_world(self.trainer)
+            if options.rank is None:
+                rank, world_size = rank_and_world_size(self.trainer)
+                options = replace(options, rank=rank, world_size=world_size)
             if device == "auto":
                 root = self.trainer.strategy.root_device
                 device = root if root.type == "cuda" else None
         return TorchLoader(
             self.mixture,
-            batch_size=self.batch_size,
-            image_size=self.image_size,
+            options,
             layout=self.layout,
             device=None if device == "auto" else device,
             pin=self._pin,
             decode=self._decode,
-            **options,
         )
 
     def _begin(self, state: Mapping[str, Any]) -> None:
         """The next batch is the one that comes after a state."""
         self.loader.load_state_dict(state)
-        self._state = self.loader.loader.state_dict()
-        self._draws_a_batch = self.loader.batch_size * self.loader.loader.settings.world
+        self._state = feed_of(self.loader).state_dict()
+        self._draws_a_batch = self.loader.batch_size * feed_of(self.loader).world_size
         self._handed, self._trained_before = 0, None
 
     def _trained(self) -> int:

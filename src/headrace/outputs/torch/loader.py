@@ -6,7 +6,7 @@ What trainers need to know (seen with Lightning 2.6 and accelerate 1.15):
   trainer's `limit_train_batches`): without a length it holds one batch ahead, and its checkpoints
   count that one as trained. It saves the loader's state in every checkpoint, but loads it only in
   mid-epoch or when `max_steps` is set: from the end of an epoch under `max_epochs` the sequence
-  would begin anew. The data module of `headrace.outputs.lightning` has neither of these troubles.
+  would start again. The data module of `headrace.outputs.lightning` has neither problem.
 - accelerate's `prepare` hands it back as it is: give `device=accelerator.device`, and
   `register_for_checkpointing(loader)` to have its state saved and loaded.
 - In Lightning's `self.log` give `batch_size`: it guesses right, but the texts make it warn.
@@ -21,121 +21,110 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NoReturn, Self, TypeAlias, TypedDict, Unpack, cast, get_args
+from typing import Any, Literal, NoReturn, Self, TypeAlias, Unpack, cast, get_args
 from weakref import WeakMethod
 
 import torch
+import torch.distributed
+from torch.utils.data import get_worker_info
 
 from headrace.config import Mixture
-from headrace.engine.slots import Lock
 from headrace.errors import UsageError
-from headrace.loader import Batch, Loader
-from headrace.loader.opened import WindowSpec
+from headrace.loader import Batch, LoaderOptions
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.options import LoaderFields, changed_options
 from headrace.loader.statistics import LoaderStatistics
-from headrace.outputs.torch.ahead import Ahead, Source
-from headrace.outputs.torch.batch import Layout, TorchBatch, to_tensors
-from headrace.outputs.torch.choice import Choice
-from headrace.outputs.torch.cuda import Copying, CudaTarget, checked_device
-from headrace.outputs.torch.decoded import Decoded
-from headrace.outputs.torch.jpeg import JpegDecoder, device_decoder_missing, refuse_decoding
-from headrace.outputs.torch.ranks import check_process, distributed_rank
-from headrace.reading.local import LocalFiles
+from headrace.outputs.torch.device import (
+    Ahead,
+    Copying,
+    CudaTarget,
+    Decoded,
+    Layout,
+    Source,
+    TorchBatch,
+    checked_device,
+    checked_layout,
+    to_tensors,
+)
+from headrace.outputs.torch.jpeg import (
+    Choice,
+    JpegDecoder,
+    device_decoder_missing,
+    refuse_decoding,
+)
 from headrace.sampling.ranks import draws_after
 
-__all__ = ["Decode", "LoaderOptions", "TorchLoader", "ValidationLoader"]
+__all__ = ["Decode", "TorchLoader", "ValidationLoader"]
 
 Decode: TypeAlias = Literal["cpu", "gpu", "auto"]
 
 _log = logging.getLogger("headrace")
 
 
-class LoaderOptions(TypedDict, total=False):
-    """The options of `Loader`, which a `TorchLoader` passes on."""
-
-    seed: int
-    frames: WindowSpec | str
-    metadata: Literal["none", "dataset", "full"]
-    action_chunk: int | None
-    threads: int | None
-    processes: bool
-    budget: int | str | None
-    keep_free: int | str | None
-    resize: str
-    on_error: Literal["raise", "skip"]
-    max_errors: int
-    rank: int | None
-    world: int | None
-    files: LocalFiles | None
-    lock: Lock | None
-
-
 class TorchLoader:
-    """Batches of a mixture as dicts of tensors, for a plain loop, Lightning or accelerate.
+    """Endless batches of a mixture as dicts of tensors: a plain loop, Lightning or accelerate.
 
-    >>> from headrace.outputs.torch import TorchLoader
-    >>> with TorchLoader("oxe29.yaml", batch_size=64, image_size=256,  # doctest: +SKIP
-    ...                  device="cuda") as loader:
+    `for batch in loader` does not end, and a second `for` continues where the first stopped; with
+    `steps_per_epoch` an iteration ends after so many batches, and `len` is known. On the CPU
+    tensors are views of pooled memory: let go of a batch before you take the next ones, or clone
+    what you keep.
+
+    >>> import headrace as hr
+    >>> with hr.TorchLoader("oxe29.yaml", batch_size=64, image_size=256,  # doctest: +SKIP
+    ...                     device="cuda") as loader:
     ...     for batch in loader:
     ...         loss = model(batch["frames"], batch["action"])  # uint8 [64, 3, 2, 256, 256]
 
-    On the CPU (`device=None`) tensors share the loader's pooled memory, and BCTHW is a permuted
-    view with the strides of `torch.channels_last_3d`. With `device="cuda"` slots are pinned (unless
-    `pin=False`), and each batch is copied, one ahead, on a stream of its own; its tensors are
-    contiguous and belong to the consumer.
+    It takes the options of `Loader` (see `LoaderOptions`), and:
 
-    `decode="gpu"` hands JPEGs to the device as they are: it decodes and resizes them (nvJPEG, by
-    torchvision), while PNGs are decoded here as ever. Pixels differ from the CPU's by a few levels
-    at most. "auto" lets both decode in turns at first, keeps what made training faster, and says
-    so.
+    - `device=None`: tensors on the CPU; BCTHW is a permuted view with the strides of
+      `torch.channels_last_3d`. `device="cuda"`: each batch is copied, one ahead, on a stream of its
+      own, from pinned memory (unless `pin=False`); its tensors are contiguous and yours.
+    - `decode="gpu"`: the device decodes and resizes JPEGs (nvJPEG), the CPU decodes PNGs. Pixels
+      differ from the CPU's by a few levels at most. "auto" lets both decode in turns at first,
+      keeps the one with which training is faster, and logs its choice.
 
-    The sequence has no end. With `steps_per_epoch` an iteration ends after so many batches and the
-    next one goes on from there; `len` is then known. A state may be taken at any batch; after it
-    was loaded the first iteration is the rest of its epoch.
-
-    Rank and world are as given, else those of `torch.distributed`, else of torchrun's or Slurm's
-    environment. They, and which device plain "cuda" is, are settled at the first batch, so a loader
-    may be made before the trainer sets up its processes, though not before it forks them.
+    A state may be taken at any batch; after it was loaded, the first iteration is the rest of its
+    epoch. Rank and world size are as given, else those of `torch.distributed`, else of torchrun's
+    or Slurm's environment. They, and which device plain "cuda" is, are settled at the first batch:
+    a loader may be made before the trainer sets up its processes, though not before it forks them.
     """
 
     def __init__(
         self,
         mixture: Mixture | str | Path,
+        options: LoaderOptions | None = None,
+        /,
         *,
-        batch_size: int,
-        image_size: int | tuple[int, int],
-        layout: Layout = "BCTHW",
+        layout: str = "BCTHW",
         device: str | int | torch.device | None = None,
         pin: bool | None = None,
         decode: Decode = "cpu",
         steps_per_epoch: int | None = None,
-        **options: Unpack[LoaderOptions],
+        **changes: Unpack[LoaderFields],
     ) -> None:
-        if layout not in get_args(Layout):
-            raise UsageError(f"layout is {layout!r}", remedy="Give BCTHW or BTHWC")
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise UsageError(
                 f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
             )
-        self.layout: Layout = layout
+        self.layout: Layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch
-        decoder = _decoder(decode, checked_device(device), options.get("resize", "bilinear"))
-        self._target = _target(device, layout, pin, decoder)
-        if self._target is not None and self._target.pin:
-            options["lock"] = self._target.lock
-        self._rank_given = options.get("rank") is not None
-        self.loader = Loader(
+        options = changed_options(options or LoaderOptions(), changes)
+        decoder = _decoder(decode, checked_device(device), options.resize)
+        self._target = _target(device, self.layout, pin, decoder)
+        self._rank_given = options.rank is not None
+        self._feed = MixtureFeed(
             mixture,
-            batch_size=batch_size,
-            image_size=image_size,
+            options,
+            lock=self._target.lock if self._target is not None and self._target.pin else None,
             encoded=decoder is not None,
-            **options,
         )
         if self._target is not None:
-            self._target.refill = WeakMethod(self.loader.refill)
+            self._target.refill = WeakMethod(self._feed.refill)
         self._choice: Choice | None = None
         if decoder is not None and decode == "auto":
-            self._choice = Choice(self.loader.prefetch + 3)
-            self.loader.keep_encoded = self._choice.who == "gpu"
+            self._choice = Choice(self._feed.prefetch + 3)
+            self._feed.keep_encoded = self._choice.who == "gpu"
         self._process = os.getpid()
         self._settled = False
         self._ahead: Ahead | Decoded | None = None
@@ -143,18 +132,28 @@ class TorchLoader:
         self._handed = 0  # batches handed out since then
         self._last: float | None = None  # when the last batch was handed out
         self._step = 0  # batches of this epoch so far
-        self._resumed = False  # the next iteration goes on at that step
+        self._resumed = False  # the next iteration continues at that step
         #: Seconds that the consumer has waited for batches of training so far, copies included.
         self.waited_s = 0.0
 
     def __repr__(self) -> str:
         where = "cpu" if self._target is None else self._target.device
-        return f"<TorchLoader {self.layout} on {where} of {self.loader!r}>"
+        return f"<TorchLoader {self.layout} on {where} of {self._feed!r}>"
+
+    @property
+    def options(self) -> LoaderOptions:
+        """The options of the loader, with rank and world size as they are."""
+        return replace(self._feed.options, rank=self._feed.rank, world_size=self._feed.world_size)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The table of source names that `dataset` points into."""
+        return self._feed.names
 
     @property
     def batch_size(self) -> int:
         """Samples a batch of this rank has."""
-        return self.loader.settings.batch_size
+        return self._feed.options.batch_size
 
     # -- training ------------------------------------------------------------------------------
 
@@ -182,21 +181,20 @@ class TorchLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer stands: plain values, the same on every rank."""
-        state = self.loader.state_dict()
-        settings = self.loader.settings
+        state = self._feed.state_dict()
         if self._ahead is not None:  # some batches were taken, and not handed out yet
             state["draws"] = draws_after(
-                self._begun, self._handed, settings.batch_size, settings.world
+                self._begun, self._handed, self.batch_size, self._feed.world_size
             )
         state["step"] = self._step % self.steps_per_epoch if self.steps_per_epoch else 0
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken, also one of `Loader`."""
+        """Continue where a state was taken, also one of `Loader`."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
-        self.loader.load_state_dict(state)
+        self._feed.load_state_dict(state)
         step = int(state.get("step", 0))
         self._step = step % self.steps_per_epoch if self.steps_per_epoch else 0
         self._resumed = True
@@ -205,36 +203,36 @@ class TorchLoader:
         self._settle()
         started = perf_counter()
         if self._target is None:
-            batch = to_tensors(next(self.loader), self.layout)
+            batch = to_tensors(next(self._feed), self.layout)
         else:
             if self._ahead is None:
-                self._begun, self._handed = self.loader.state_dict()["draws"], 0
-                self._ahead = self._ahead_of(self.loader)
+                self._begun, self._handed = self._feed.state_dict()["draws"], 0
+                self._ahead = self._ahead_of(self._feed)
             batch = next(self._ahead)
             self._handed += 1
         now = perf_counter()
         self.waited_s += now - started
         self._step += 1
-        if isinstance(self._ahead, Decoded) and self.loader.on_batch is not None:
-            self.loader.on_batch(self._ahead.about, now - started)
+        if isinstance(self._ahead, Decoded) and self._feed.on_batch is not None:
+            self._feed.on_batch(self._ahead.about, now - started)
         if self._choice is not None:
             self._choose(now)
         return batch
 
-    def _ahead_of(self, source: Loader) -> Ahead | Decoded:
+    def _ahead_of(self, source: MixtureFeed) -> Ahead | Decoded:
         assert self._target is not None
         if self._target.decodes:
             return Decoded(WeakMethod(source.take), self._target.send)
         return Ahead(source, self._target.send)
 
     def _choose(self, now: float) -> None:
-        """Who decodes, by how training gets on."""
+        """Let the faster of CPU and GPU decode."""
         assert self._choice is not None
         if self._last is not None:
             settled = self._choice.add(self.batch_size, now - self._last)
-            self.loader.keep_encoded = self._choice.who == "gpu"
+            self._feed.keep_encoded = self._choice.who == "gpu"
             if settled:
-                _log.warning("%s", self._choice.said())
+                _log.warning("%s", self._choice.explain())
                 self._choice = None
         self._last = now
 
@@ -244,9 +242,13 @@ class TorchLoader:
         """The validation splits, as a loader of which each iteration is one pass."""
         return ValidationLoader(self, limit_batches)
 
+    def validation_length(self) -> int:
+        """Samples of one validation pass, of all ranks together."""
+        return self._feed.validation_length()
+
     def statistics(self) -> LoaderStatistics:
         """Frozen figures of everything so far."""
-        return self.loader.statistics()
+        return self._feed.statistics()
 
     def copying(self) -> Copying | None:
         """What copies to the device have taken so far; None if there is no device."""
@@ -256,7 +258,7 @@ class TorchLoader:
         """End the threads and give the memory back."""
         if isinstance(self._ahead, Ahead):
             self._ahead.close()
-        self.loader.close()
+        self._feed.close()
         if isinstance(self._ahead, Decoded):
             self._ahead.close()  # after the loader: its thread may wait for a batch
 
@@ -275,13 +277,12 @@ class TorchLoader:
 
     def _settle(self) -> None:
         """Before a batch: the right process, and at the first one which rank and device it is."""
-        check_process(self._process)
+        _check_process(self._process)
         if self._settled:
             return
-        found = None if self._rank_given else distributed_rank()
+        found = None if self._rank_given else _distributed_rank()
         if found is not None:
-            rank, world = found
-            self.loader.settings = replace(self.loader.settings, rank=rank, world=world)
+            self._feed.place(*found)
         if self._target is not None:
             self._target.settle()
         self._settled = True
@@ -289,9 +290,9 @@ class TorchLoader:
     def _validation_pass(self, limit_batches: int | None) -> Iterator[TorchBatch]:
         self._settle()
         self._last = None  # what validation takes says nothing about who should decode
-        if isinstance(self._ahead, Decoded) and self.loader.validation_rewinds:
+        if isinstance(self._ahead, Decoded) and self._feed.validation_rewinds:
             self.load_state_dict(self.state_dict())  # nobody may take batches meanwhile
-        batches = self.loader.validation(limit_batches)
+        batches = self._feed.validation(limit_batches)
         if self._target is not None and self._target.decodes:
             return Decoded(lambda: partial(next, batches), self._target.send)
         if self._target is not None:
@@ -325,9 +326,9 @@ class ValidationLoader:
     def __len__(self) -> int:
         """Batches of a pass on this rank."""
         self._loader._settle()
-        settings = self._loader.loader.settings
-        left = self._loader.loader.validation_length() - settings.rank * settings.batch_size
-        batches = max(0, -(-left // (settings.batch_size * settings.world)))
+        feed, size = self._loader._feed, self.batch_size
+        left = feed.validation_length() - feed.rank * size
+        batches = max(0, -(-left // (size * feed.world_size)))
         return batches if self._limit is None else min(batches, self._limit)
 
 
@@ -373,3 +374,25 @@ def _decoder(decode: Decode, device: torch.device | None, filter: str) -> JpegDe
         raise refuse_decoding(missing)
     _log.warning("decode: the CPU decodes (%s)", missing)
     return None
+
+
+def _distributed_rank() -> tuple[int, int] | None:
+    """Rank and world size of `torch.distributed`; None if it is not initialised."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _check_process(owner: int) -> None:
+    """Raise unless this is the process `owner` and not a worker of a torch DataLoader."""
+    if get_worker_info() is not None:
+        raise UsageError(
+            "this is a worker process of torch's DataLoader: each would give the same batches",
+            remedy="Iterate over the TorchLoader itself, it has workers of its own; "
+            "or wrap it with num_workers=0",
+        )
+    if os.getpid() != owner:
+        raise UsageError(
+            f"the TorchLoader was made in process {owner}, and this is {os.getpid()}",
+            remedy="Make it after the fork: its threads do not follow into a child",
+        )

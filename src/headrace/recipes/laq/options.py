@@ -28,9 +28,8 @@ class LoaderChoices:
     image_size: int | None = None  #: must be the model's
     seed: int | None = None  #: None: that of the training
     metadata: Literal["none", "dataset", "full"] = "full"
-    threads: int | None = None
-    processes: bool = True
-    budget: int | str | None = None
+    workers: int | None = None
+    memory: int | str | None = None
     keep_free: int | str | None = None
     resize: str = "bilinear"
     on_error: Literal["raise", "skip"] = "raise"

@@ -23,7 +23,7 @@ from headrace.outputs.lightning import (
     ProgressLine,
     Throughput,
 )
-from headrace.outputs.lightning.callbacks.loading import find_loader
+from headrace.outputs.lightning.callbacks import find_loader
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 from headrace.recipes.laq.ema import Ema
 from headrace.recipes.laq.flops import step_flops

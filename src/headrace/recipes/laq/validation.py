@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.errors import UsageError
-from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
-from headrace.outputs.lightning.progress import logged_step
+from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer, logged_step
 from headrace.recipes.laq import pictures
 from headrace.recipes.laq.model import Laq, LaqOutput, Transfer, latent_transfer
 from headrace.recipes.laq.pictures import (

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from headrace.engine.machine import allowed_cpus
 from headrace.errors import UsageError
-from headrace.jobs import allowed_cpus
 
 __all__ = ["Devices"]
 

@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from lightning.pytorch.loggers import Logger
 
-from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
-from headrace.outputs.lightning.progress import logged_step
+from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer, logged_step
 from headrace.recipes.training.run_folder import read_rows, write_rows
 
 __all__ = ["LossOfEveryStep", "MetricsFile"]

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import torch
 
 from headrace.files import atomic_write
-from headrace.outputs.lightning.callbacks.loading import find_loader
+from headrace.outputs.lightning.callbacks import find_loader
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 
 __all__ = ["PHASES", "StepProfile", "Trace"]

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
-from headrace.outputs.lightning.progress import batches_trained
+from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer, batches_trained
 from headrace.sampling.bijection import hash_ints
 
 __all__ = ["SeededSteps"]

@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.files import atomic_write
 from headrace.measure.runs import write_json
 from headrace.measure.verdict import Verdict, verdict_text
-from headrace.outputs.lightning.callbacks.loading import find_loader
+from headrace.outputs.lightning.callbacks import find_loader
 from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 from headrace.tuning.doctor import Doctor
 

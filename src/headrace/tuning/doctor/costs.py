@@ -12,7 +12,7 @@ import numpy as np
 from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.header import read_header
 from headrace.errors import DataError
-from headrace.loader import Loader
+from headrace.loader.feed import MixtureFeed
 from headrace.loader.opened import OpenedSource
 from headrace.loader.plan import Sample
 from headrace.measure.evidence import SourceCost
@@ -27,7 +27,7 @@ _SOURCE_SECONDS = 0.1
 
 
 def source_costs(
-    loader: Loader,
+    loader: MixtureFeed,
     *,
     seconds: float = 3.0,
     watch: Callable[[str], None] = lambda _: None,
@@ -43,9 +43,8 @@ def source_costs(
     for sample in reversed(loader.next_samples(_DRAWS)):
         if len(draws[sample.source]) < _MOST_SAMPLES:
             draws[sample.source].append(sample)
-    settings = loader.settings
-    decoder = FrameDecoder(filter=settings.resize)
-    out = np.empty((settings.height, settings.width, 3), np.uint8)
+    decoder = FrameDecoder(filter=loader.options.resize)
+    out = np.empty((*loader.options.size, 3), np.uint8)
     each = min(_SOURCE_SECONDS, seconds / len(loader.sources))
     found = []
     for number, source in enumerate(loader.sources):

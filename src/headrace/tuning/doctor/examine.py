@@ -9,12 +9,12 @@ from tempfile import TemporaryDirectory
 
 from headrace.catalog.manifest import candidates, read_manifest
 from headrace.config import Mixture
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.engine.slots import slot_bytes
 from headrace.errors import WorkerError
-from headrace.jobs import allowed_cpus
-from headrace.loader import Loader
-from headrace.loader.settings import PREFETCH, Sizes
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.loader import feed_of
+from headrace.loader.sizes import PREFETCH
 from headrace.measure.bench import BenchSettings, bench
 from headrace.measure.evidence import Evidence, run_evidence
 from headrace.measure.job import Job
@@ -37,7 +37,8 @@ def examine(
     """What the mixture costs and the machine allows; with `step_ms`, beside a simulated step."""
     watch("opening")
     missing = _not_indexed(job.mixture)
-    with job.loader(**job.options) as loader:
+    with job.loader(**job.options) as public:
+        loader = feed_of(public)
         about = _about(loader, job.batch_size, _notes(loader, missing))
         about = with_limits(about, loader, watch)
     with TemporaryDirectory(prefix="headrace-doctor-") as runs:
@@ -69,13 +70,13 @@ def examine(
     )
 
 
-def _about(loader: Loader, batch_size: int, notes: tuple[str, ...]) -> Evidence:
+def _about(loader: MixtureFeed, batch_size: int, notes: tuple[str, ...]) -> Evidence:
     """What can be said of a loader before it runs."""
-    sizes = Sizes.of(loader.settings, loader.sources)
+    sizes = loader.sizes
     known = Evidence(
         batch_size=batch_size,
         cores=allowed_cpus(),
-        processes=loader.settings.threads if loader.settings.processes else 0,
+        processes=sizes.threads if sizes.processes else 0,
         slots=sizes.slots,
         slots_wanted=PREFETCH + 2,
         slot_bytes=slot_bytes(sizes.specs),
@@ -94,7 +95,7 @@ def _not_indexed(mixture: Mixture) -> list[str]:
     ]
 
 
-def _notes(loader: Loader, missing: list[str]) -> tuple[str, ...]:
+def _notes(loader: MixtureFeed, missing: list[str]) -> tuple[str, ...]:
     notes = []
     if missing:
         notes.append(f"{_some(missing)} had no catalog; it is built now")

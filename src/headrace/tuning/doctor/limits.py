@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from headrace.loader import Loader
+from headrace.loader.feed import MixtureFeed
 from headrace.measure.evidence import Evidence
 from headrace.measure.limit import decode_limit, storage_limit
 from headrace.tuning.doctor.costs import source_costs
@@ -18,13 +18,13 @@ _STORAGE_DRAWS = 8192  # a warm page cache is through with them in less
 
 
 def with_limits(
-    evidence: Evidence, loader: Loader, watch: Callable[[str], None] = lambda _: None
+    evidence: Evidence, loader: MixtureFeed, watch: Callable[[str], None] = lambda _: None
 ) -> Evidence:
     """The evidence with the limits of the loader's next draws, on as many cores as it has threads.
 
     Nothing is drawn from the loader, which has filled its slots by the time that counting begins.
     """
-    threads = loader.settings.threads
+    threads = loader.sizes.threads
     watch("decode limit")
     decode = decode_limit(loader, seconds=_DECODE_SECONDS, processes=threads)
     watch("storage limit")

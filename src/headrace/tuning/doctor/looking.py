@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from headrace.engine.memory import available_memory
+from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.engine.statistics import EngineStatistics, StreamStatistics
-from headrace.jobs import allowed_cpus
-from headrace.loader import Batch, Loader
-from headrace.loader.settings import PREFETCH
+from headrace.loader import Batch
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.sizes import PREFETCH
 from headrace.measure.process_tree import tree_cpu_seconds
 
 __all__ = ["Looks", "copy_figures", "loader_figures"]
@@ -35,7 +35,7 @@ class _Look:
 class Looks:
     """Figures of a loader and its processes between two moments, and their extremes."""
 
-    def __init__(self, loader: Loader | None) -> None:
+    def __init__(self, loader: MixtureFeed | None) -> None:
         self._loader = loader
         self._before: _Look | None = None
         self._after: _Look | None = None
@@ -111,15 +111,15 @@ class Looks:
             self._slots = min(self._slots or stream.slot_limit, stream.slot_limit)
 
 
-def loader_figures(loader: Loader) -> dict[str, Any]:
+def loader_figures(loader: MixtureFeed) -> dict[str, Any]:
     """What a loader is like, under the names that `Evidence` has for it."""
-    settings = loader.settings
+    options = loader.options
     return {
-        "threads": settings.threads,
+        "threads": loader.sizes.threads,
         "budget": loader.statistics().engine.budget.limit,
-        "budget_given": settings.budget is not None,
-        "keep_free": settings.keep_free,
-        "image_size": (settings.height, settings.width),
+        "budget_given": options.memory is not None,
+        "keep_free": options.keep_free_bytes,
+        "image_size": options.size,
     }
 
 

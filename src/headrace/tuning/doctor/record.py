@@ -10,8 +10,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from headrace.engine.memory import available_memory
-from headrace.loader import Loader
+from headrace.engine.machine import available_memory
+from headrace.loader.feed import MixtureFeed
 from headrace.measure.evidence import Evidence
 from headrace.measure.machine import machine_facts
 from headrace.measure.process_tree import MemoryWatch
@@ -54,7 +54,7 @@ class Recording:
         self,
         evidence: Evidence,
         verdict: Verdict,
-        loader: Loader | None,
+        loader: MixtureFeed | None,
         error: BaseException | None,
     ) -> None:
         """Write what came of it."""
@@ -67,7 +67,7 @@ class Recording:
             write_json(self._folder / "result.json", self._result(evidence, loader, error))
 
     def _result(
-        self, evidence: Evidence, loader: Loader | None, error: BaseException | None
+        self, evidence: Evidence, loader: MixtureFeed | None, error: BaseException | None
     ) -> dict[str, Any]:
         limit = None
         if evidence.decode_limit is not None and evidence.storage_limit is not None and loader:
@@ -78,11 +78,11 @@ class Recording:
                 "storage_limit_bytes_per_s": evidence.storage_limit * size,
                 "asked": loader.statistics().asked,
             }
-        settings = loader.settings if loader is not None else None
+        options = loader.options if loader is not None else None
         request = {
             "name": self._folder.resolve().name,
             "backend": "headrace" if loader is not None else "unknown",
-            "job": {} if settings is None else _plain(asdict(settings)),
+            "job": {} if options is None else _plain(asdict(options)),
             "settings": {"compute_ms": None},
             "machine": machine_facts(),
         }

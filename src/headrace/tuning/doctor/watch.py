@@ -13,7 +13,9 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from headrace.errors import HeadraceError, UsageError
-from headrace.loader import Batch, Loader
+from headrace.loader import Batch
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.loader import feed_of
 from headrace.measure.accelerator import finish
 from headrace.measure.evidence import STARVED, Evidence
 from headrace.measure.runs import StepClock, source_counts
@@ -227,20 +229,20 @@ class Doctor:
                 self._loader.on_batch = None
 
     def _is_first_rank(self) -> bool:
-        return self._loader is None or self._loader.settings.rank == 0
+        return self._loader is None or self._loader.rank == 0
 
 
-def _watched(loader: Any) -> Loader | None:
-    """The loader that batches come from: a `TorchLoader` has one inside."""
-    if loader is None or isinstance(loader, Loader):
-        return loader
-    inner = getattr(loader, "loader", None)
-    if isinstance(inner, Loader):
-        return inner
-    raise UsageError(
-        f"the doctor does not know {type(loader).__name__}",
-        remedy="Give a Loader or a TorchLoader, or None and watch the batches of any other (over)",
-    )
+def _watched(loader: Any) -> MixtureFeed | None:
+    """The feed that batches come from."""
+    if loader is None:
+        return None
+    try:
+        return feed_of(loader)
+    except UsageError as error:
+        raise UsageError(
+            f"the doctor does not know {type(loader).__name__}",
+            remedy=f"{error.remedy}, or None and watch the batches of any other (over)",
+        ) from None
 
 
 def _replay(step: Callable[[Any], Any], batch: Any, steps: int) -> float:

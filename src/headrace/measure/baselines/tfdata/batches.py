@@ -14,7 +14,7 @@ import numpy as np
 from headrace.config import Mixture
 from headrace.errors import DataError, SplitError
 from headrace.loader import Batch
-from headrace.measure.baselines.baseline import job_settings
+from headrace.measure.baselines.baseline import job_workers
 from headrace.measure.baselines.tfdata.options import Options
 from headrace.measure.baselines.tfdata.sources import Shape, describe, shares
 from headrace.measure.job import Job
@@ -29,7 +29,7 @@ class TfdataBatches:
     """Batches of a job, without end; with `repeat=False` one pass over every source."""
 
     def __init__(self, job: Job, *, repeat: bool = True) -> None:
-        self._cpus = job_settings(job).threads
+        self._cpus = job_workers(job)
         self.options = options = Options.from_values(job.options).for_cpus(self._cpus)
         self._job, self._repeat = job, repeat
         self._sources = describe(job.mixture, options)
@@ -96,7 +96,10 @@ class TfdataBatches:
             ]
         if options.mixing.strategy == "python":
             self._mixer = pipeline.PythonMixer(
-                [pipeline.with_options(each, options, job.threads) for each in self._datasets],
+                [
+                    pipeline.with_options(each, options, job.workers or None)
+                    for each in self._datasets
+                ],
                 self.shares,
                 options,
                 self._shape,
@@ -107,7 +110,7 @@ class TfdataBatches:
         stream = pipeline.mixed(self._datasets, self.shares, options, self._shape.seed)
         stream = pipeline.batches(stream, options, self._shape, job.batch_size, whole=self._repeat)
         found: Iterator[dict[str, Any]] = pipeline.with_options(
-            stream, options, job.threads
+            stream, options, job.workers or None
         ).as_numpy_iterator()
         return found
 

@@ -19,11 +19,11 @@ from headrace.errors import HeadraceError, SelectionError, UsageError
 from headrace.formats.features import Field, parse_features
 from headrace.loader.opened import (
     OpenedSource,
-    WindowSpec,
     number_width,
     open_sources,
     window_steps,
 )
+from headrace.loader.options import WindowSpec
 from headrace.measure.baselines.tfdata.options import Options
 from headrace.reading.local import shared_files
 from headrace.sampling.sampler import resolve_weights

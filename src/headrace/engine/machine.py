@@ -1,0 +1,197 @@
+"""What this process may use of the machine: CPUs and memory, also under control groups (v1, v2)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+__all__ = [
+    "KernelKills",
+    "MemoryGroup",
+    "allowed_cpus",
+    "allowed_memory",
+    "available_memory",
+    "keep_freed_memory",
+    "memory_groups",
+]
+
+_ROOT = Path("/sys/fs/cgroup")
+_PROC = Path("/proc")
+_UNLIMITED = 1 << 62
+
+
+def allowed_cpus() -> int:
+    """CPUs that this process may really use: its affinity and its control groups' quotas."""
+    allowed = len(os.sched_getaffinity(0))
+    for folder, unified in _groups("self", "cpu"):
+        try:
+            if unified:
+                quota, period = (folder / "cpu.max").read_text().split()
+            else:
+                quota = (folder / "cpu.cfs_quota_us").read_text()
+                period = (folder / "cpu.cfs_period_us").read_text()
+            if quota != "max" and int(quota) > 0:
+                allowed = min(allowed, max(1, round(int(quota) / int(period))))
+        except (OSError, ValueError):
+            continue
+    return allowed
+
+
+def available_memory() -> int:
+    """Bytes that can be taken before the machine, or a control group, runs out."""
+    groups = memory_groups(above=True)
+    return min([int(psutil.virtual_memory().available), *(group.left() for group in groups)])
+
+
+def allowed_memory() -> int:
+    """Bytes that the machine has, or a control group allows."""
+    groups = memory_groups(above=True)
+    return min([int(psutil.virtual_memory().total), *(group.limit() for group in groups)])
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    """One control group that accounts for memory."""
+
+    folder: Path
+    unified: bool  #: cgroup v2
+
+    def limit(self) -> int:
+        """Bytes it may hold."""
+        name = "memory.max" if self.unified else "memory.limit_in_bytes"
+        return min(_number(self.folder / name, _UNLIMITED), _UNLIMITED)
+
+    def used(self) -> int:
+        """Bytes charged to it except pages of files, which are dropped when memory is needed."""
+        name = "memory.current" if self.unified else "memory.usage_in_bytes"
+        prefix = "" if self.unified else "total_"
+        stat = self.folder / "memory.stat"
+        files = sum(_entry(stat, f"{prefix}{kind}_file") for kind in ("inactive", "active"))
+        return max(0, _number(self.folder / name, 0) - files)
+
+    def left(self) -> int:
+        """Bytes it still allows."""
+        limit = self.limit()
+        return _UNLIMITED if limit == _UNLIMITED else max(0, limit - self.used())
+
+    def kills(self) -> int:
+        """Processes in it that the kernel has killed so far because memory ran out."""
+        name = "memory.events" if self.unified else "memory.oom_control"
+        return _entry(self.folder / name, "oom_kill")
+
+
+def memory_groups(pid: int | str = "self", *, above: bool = False) -> list[MemoryGroup]:
+    """The innermost group of a process in each hierarchy that accounts for memory.
+
+    With `above` also the groups that contain it.
+    """
+    files = {True: "memory.current", False: "memory.usage_in_bytes"}
+    found: list[MemoryGroup] = []
+    hierarchies: set[bool] = set()
+    for folder, unified in _groups(pid, "memory"):
+        if not (folder / files[unified]).exists() or (unified in hierarchies and not above):
+            continue
+        hierarchies.add(unified)
+        found.append(MemoryGroup(folder, unified))
+    return found
+
+
+class KernelKills:
+    """Counts the processes of a run that the kernel kills from now on because memory ran out.
+
+    A run may enter a control group of its own after its start (a wrapper, a container), so groups
+    are noted as they are seen; one that is first seen later had killed no process of the run.
+    """
+
+    def __init__(self) -> None:
+        self._machine = self._everywhere()
+        self._groups: dict[MemoryGroup, int] = {}
+        self.note("self")
+
+    def note(self, pid: int | str) -> list[MemoryGroup]:
+        """The groups of a process, which are counted from now on."""
+        groups = memory_groups(pid)
+        for group in groups:
+            if group not in self._groups:
+                self._groups[group] = group.kills()
+        return groups
+
+    def in_groups(self) -> int:
+        """Kills in the groups that were seen."""
+        return sum(max(0, group.kills() - first) for group, first in self._groups.items())
+
+    def on_machine(self) -> int:
+        """Kills anywhere on the machine: evidence only for a process that died of SIGKILL."""
+        return max(0, self._everywhere() - self._machine)
+
+    @staticmethod
+    def _everywhere() -> int:
+        return _entry(_PROC / "vmstat", "oom_kill")
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # as malloc.h numbers them
+_KEPT = 32 << 20  # bytes at most that stay with the process
+_LARGE = 8 << 20  # arrays above this are given back as before
+
+
+def keep_freed_memory() -> bool:
+    """Keep some MB of freed memory from now on; whether this system's malloc can do that.
+
+    glibc gives large arrays back to the system as soon as they are freed, and the system hands out
+    zeroed pages for the next ones. In a process that makes the same temporary arrays for every task
+    that is a third of its CPU time.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another libc
+        return False
+    return bool(mallopt(_MMAP_THRESHOLD, _LARGE)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))
+
+
+def _groups(pid: int | str, controller: str) -> Iterator[tuple[Path, bool]]:
+    """Folders of the groups of a process, innermost first, and whether each is of version 2.
+
+    In a container the path that the kernel names may not exist, and the root is our group: so
+    folders are tried all the way up.
+    """
+    try:
+        lines = (_PROC / str(pid) / "cgroup").read_text().splitlines()
+    except OSError:  # it has ended, or there are no groups here
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            roots, unified = [_ROOT, _ROOT / "unified"], True
+        elif controller in controllers.split(","):
+            roots, unified = [_ROOT / controller, _ROOT / controllers], False
+        else:
+            continue
+        for root in dict.fromkeys(roots):
+            inner = root / path.lstrip("/")
+            for folder in (inner, *inner.parents):
+                if folder.is_relative_to(root):
+                    yield folder, unified
+
+
+def _number(path: Path, default: int) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # "max" is not a number
+        return default
+
+
+def _entry(path: Path, name: str) -> int:
+    """The number after a name in a file of such lines; 0 where there is none."""
+    try:
+        for line in path.read_text().splitlines():
+            words = line.split()
+            if len(words) == 2 and words[0] == name:
+                return int(words[1])
+    except (OSError, ValueError):
+        pass
+    return 0

@@ -1,0 +1,313 @@
+"""Batches from a mixture: exactly shared, globally shuffled, resumable."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.config import Mixture
+from headrace.decoding.frame import check_camera
+from headrace.decoding.resize import use_one_thread_per_call
+from headrace.engine.budget import Budget
+from headrace.engine.engine import Engine
+from headrace.engine.shared import SharedMemory
+from headrace.engine.slots import NOT_SHARED, Lock, slot_bytes
+from headrace.engine.statistics import Counters
+from headrace.engine.stream import Filled, Stream
+from headrace.errors import HeadraceError, SplitError, UsageError
+from headrace.loader.batch import Batch, EncodedBatch
+from headrace.loader.endless import EndlessLoader
+from headrace.loader.lane import Lane, Lanes
+from headrace.loader.opened import OpenedSource, open_sources
+from headrace.loader.options import LoaderOptions, rank_and_world_size
+from headrace.loader.plan import Planner, Sample, Task, read_lines
+from headrace.loader.sequence import ValidationSequence
+from headrace.loader.sizes import VALIDATION_SLOTS, Sizes
+from headrace.loader.skipping import Errors
+from headrace.loader.statistics import LoaderStatistics
+from headrace.reading.local import LocalFiles, shared_files
+from headrace.sampling.sampler import Sampler, ValidationOrder, resolve_weights
+
+__all__ = ["MixtureFeed"]
+
+_log = logging.getLogger("headrace")
+
+
+class MixtureFeed(EndlessLoader):
+    """The batches of a mixture, with what outputs and measurements need beside them.
+
+    `Loader` is its public face; `feed_of` gives the feed of a loader.
+    """
+
+    def __init__(
+        self,
+        mixture: Mixture | str | Path,
+        options: LoaderOptions,
+        *,
+        files: LocalFiles | None = None,
+        lock: Lock | None = None,
+        encoded: bool = False,
+    ) -> None:
+        """`lock` makes memory ready for a device; with `encoded` frames may be left as JPEGs."""
+        if not isinstance(mixture, Mixture):
+            mixture = Mixture.load(mixture)
+        files = files or shared_files()
+        self.options = options
+        self.encoded = encoded
+        self.sources = _checked(open_sources(mixture, options.window, files))
+        self.names = tuple(source.name for source in self.sources)
+        self._episodes = [_episodes(source, source.split) for source in self.sources]
+        items = [s.items(e) for s, e in zip(self.sources, self._episodes, strict=True)]
+        weights = resolve_weights(
+            [source.asked for source in self.sources],
+            [item.length for item in items],
+            self.names,
+        )
+        self.sampler = Sampler(weights, items, options.seed, self.names)
+        self.sizes = sizes = Sizes.of(options, self.sources, encoded=encoded)
+        planner = Planner(self.sources, self._episodes, options, self.sampler, sizes.threads)
+        self._errors = Errors(options.may_skip)
+        #: Told of every batch of training and how long it was waited for; must not raise.
+        self.on_batch: Callable[[Batch, float], None] | None = None
+        self._validation: tuple[Planner, int] | None = None
+        engine, self._lanes = _make_engine(options, sizes, self.sources, files, self._errors)
+        super().__init__(options, sizes, sizes.specs, planner, engine, lock)
+
+    def __repr__(self) -> str:
+        return (
+            f"<MixtureFeed of {len(self.sources)} sources, batch {self.options.batch_size}, "
+            f"{self._draws:,} draws consumed>"
+        )
+
+    # -- training ------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """This process among those that train together."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """How many train together."""
+        return self._world_size
+
+    def place(self, rank: int, world_size: int) -> None:
+        """Set rank and world size, before the first batch."""
+        self._rank, self._world_size = rank_and_world_size(rank, world_size)
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait to be taken: `next` would give one without a wait, or nearly so."""
+        return 0 if self._stream is None else self._stream.statistics().ready
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        started = perf_counter()
+        batch = self.take()
+        if self.on_batch is not None:
+            self.on_batch(batch, perf_counter() - started)
+        return batch
+
+    def take(self) -> Batch:
+        """As `next`, but `on_batch` is left to the caller: for one who takes batches ahead."""
+        return self._batch(self._next_filled())
+
+    @property
+    def prefetch(self) -> int:
+        """Batches of training that may be on their way at first."""
+        return self.sizes.slots
+
+    @property
+    def keep_encoded(self) -> bool:
+        """Whether batches that are begun from now on hold JPEGs as they are; see `encoded`."""
+        return self._lanes.keep
+
+    @keep_encoded.setter
+    def keep_encoded(self, keep: bool) -> None:
+        self._lanes.keep = keep and self.encoded
+
+    def refill(self, batch: EncodedBatch, rows: Sequence[int]) -> None:
+        """Fill rows of a batch again and decode all of it here, by the rules for damaged samples.
+
+        For rows with a JPEG that its decoder refuses. Called while the batch is held.
+        """
+        draft = batch.draft
+        lines = draft.planner.again(batch.draws[list(rows)], np.array(rows))
+        arrays = {name: getattr(batch, name) for name in self.sizes.specs}
+        lane = Lane(self._lanes, Counters(), decode_all=True)
+        try:
+            lane(Task(draft, lines), arrays, NOT_SHARED)
+        finally:
+            lane.close()
+
+    def next_samples(self, count: int) -> list[Sample]:
+        """Where the frames of the next draws lie, without drawing them (for measuring)."""
+        draws = self.sampler.draw(np.arange(self._draws, self._draws + count))
+        return read_lines(self._planner.lines(draws, np.arange(count)))
+
+    # -- validation ----------------------------------------------------------------------------
+
+    def validation(self, limit_batches: int | None = None) -> Iterator[Batch]:
+        """One pass over the validation splits in a fixed order, on the same threads and budget.
+
+        Every source is in the first batches; the last batch may be shorter.
+        """
+        planner, length = self._validation_plan()
+        if self.validation_rewinds:
+            self._rewind()
+        stream = self._open(
+            ValidationSequence(
+                planner, length, self._batch_size, self._rank, self._world_size, limit_batches
+            ),
+            max(1, self.sizes.validation_slots),
+        )
+        return _Pass(self, stream)
+
+    @property
+    def validation_rewinds(self) -> bool:
+        """Whether a validation pass would now take the memory of prefetched batches."""
+        return self._engine.budget.free < VALIDATION_SLOTS * slot_bytes(self.sizes.specs)
+
+    def _rewind(self) -> None:
+        """Give up prefetched batches of training; they are filled again when they are wanted."""
+        if self._stream is not None:
+            self._engine.drop(self._stream, wait=True)
+            self._start, self._delivered = self._draws, 0
+            self._stream = None
+
+    def validation_length(self) -> int:
+        """Samples of one validation pass, of all ranks together."""
+        return self._validation_plan()[1]
+
+    def _validation_plan(self) -> tuple[Planner, int]:
+        if self._validation is None:
+            for source in self.sources:
+                if source.val_split is None:
+                    raise SplitError(
+                        "this source has no validation split",
+                        dataset=source.name,
+                        remedy="Give `val_split` in the mixture, for it or in `defaults`",
+                    )
+            episodes = [_episodes(source, source.val_split or "") for source in self.sources]
+            items = [
+                source.items(mine, all_pairs=True)
+                for source, mine in zip(self.sources, episodes, strict=True)
+            ]
+            order = ValidationOrder(items, self.names)
+            planner = Planner(self.sources, episodes, self.options, order, self.sizes.threads)
+            self._validation = planner, order.length
+        return self._validation
+
+    # -- the rest ------------------------------------------------------------------------------
+
+    def statistics(self) -> LoaderStatistics:
+        """Frozen figures of everything so far."""
+        return LoaderStatistics(
+            engine=self._engine.statistics(),
+            draws=self._draws,
+            asked={
+                name: float(places) / self.sampler.shares.block
+                for name, places in zip(self.names, self.sampler.shares.places, strict=True)
+            },
+            too_short={
+                source.name: int((source.steps(episodes) <= source.k).sum())
+                for source, episodes in zip(self.sources, self._episodes, strict=True)
+            },
+            skipped=self._errors.count,
+            first_skipped=tuple(self._errors.first),
+        )
+
+    def _batch(self, filled: Filled) -> Batch:
+        draft, arrays = filled.about, filled.arrays
+        if len(draft.draws) < self._batch_size:
+            arrays = {name: array[: len(draft.draws)] for name, array in arrays.items()}
+        about: dict[str, Any] = {"names": self.names, "draws": draft.draws, **arrays}
+        if self.options.metadata == "full":
+            about |= {"language": draft.language, "robot": draft.robot}
+        return EncodedBatch(draft=draft, **about) if self.encoded else Batch(**about)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        return {
+            "sources": [
+                {"name": source.name, "places": int(places), **source.fingerprint(episodes)}
+                for source, places, episodes in zip(
+                    self.sources, self.sampler.shares.places, self._episodes, strict=True
+                )
+            ]
+        }
+
+
+class _Pass(Iterator[Batch]):
+    """One validation pass; its slots are freed when it ends or is let go."""
+
+    def __init__(self, feed: MixtureFeed, stream: Stream) -> None:
+        self._feed, self._stream = feed, stream
+        self._finalizer = weakref.finalize(self, feed._engine.drop, stream)
+
+    @property
+    def ready(self) -> int:
+        """Batches that wait to be taken."""
+        return self._stream.statistics().ready
+
+    def __next__(self) -> Batch:
+        try:
+            return self._feed._batch(next(self._stream))
+        except BaseException:
+            self._finalizer()
+            raise
+
+
+def _make_engine(
+    options: LoaderOptions,
+    sizes: Sizes,
+    sources: list[OpenedSource],
+    files: LocalFiles,
+    errors: Errors,
+) -> tuple[Engine, Lanes]:
+    """An engine whose threads know nothing of the loader, so that it can be collected."""
+    budget = Budget(sizes.budget)
+    shared = SharedMemory() if sizes.processes else None
+    use_one_thread_per_call()
+    lanes = Lanes(sources, files, budget, errors, options, sizes, shared)
+    engine = Engine(
+        sizes.threads,
+        lanes,
+        budget,
+        shared=shared,
+        keep_free=options.keep_free_bytes,
+        notice=_log.warning,
+    )
+    return engine, lanes
+
+
+def _checked(sources: list[OpenedSource]) -> list[OpenedSource]:
+    """All sources fill frames, and the same number of them."""
+    for source in sources:
+        try:
+            check_camera(source.camera.shape[-1], source.camera.dtype)
+        except HeadraceError as error:
+            raise error.within(dataset=source.name, field=source.camera.key) from None
+    counts = {len(source.offsets): source.name for source in sources}
+    if len(counts) > 1:
+        listed = ", ".join(f"{name} {count}" for count, name in counts.items())
+        raise UsageError(
+            f"windows have different numbers of frames: {listed}",
+            remedy="With different offsets use frames='endpoints', or fixed_n for a fixed number",
+        )
+    return sources
+
+
+def _episodes(source: OpenedSource, split: str) -> NDArray[np.int64]:
+    try:
+        return source.episodes(split)
+    except HeadraceError as error:
+        raise error.within(dataset=source.name) from None

@@ -1,0 +1,269 @@
+"""What a loader can be told: the only list of its options, with their defaults and checks.
+
+`Loader`, `TorchLoader`, the Lightning data module, Grain, the benchmark, studies and the training
+recipes all take these options or their fields. An option is added here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
+
+from headrace.config.typed import nearest
+from headrace.decoding.resize import Filter, check_filter
+from headrace.engine.machine import allowed_memory
+from headrace.errors import UsageError
+from headrace.sampling.items import WindowMode, frame_offsets
+
+__all__ = [
+    "LoaderFields",
+    "LoaderOptions",
+    "Metadata",
+    "OnError",
+    "RowFields",
+    "RowOptions",
+    "SharedOptions",
+    "Shuffle",
+    "WindowSpec",
+    "changed_options",
+    "parse_size",
+    "rank_and_world_size",
+]
+
+Metadata: TypeAlias = Literal["none", "dataset", "full"]
+OnError: TypeAlias = Literal["raise", "skip"]
+Shuffle: TypeAlias = Literal["exact", "local", "none"]
+
+#: Memory to leave free, where it is at most an eighth of what the machine or container has.
+KEEP_FREE = 1 << 30
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """Which frames of a window are taken.
+
+    >>> WindowSpec("stride", stride=2).offsets(5)
+    (0, 2, 4, 5)
+    """
+
+    mode: WindowMode = "endpoints"
+    stride: int | None = None
+    n: int | None = None
+
+    def offsets(self, k: int) -> tuple[int, ...]:
+        """Steps of the frames after the window's start."""
+        return frame_offsets(self.mode, k, self.stride, self.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedOptions:
+    """The options of every loader."""
+
+    #: Samples in a batch of this rank.
+    batch_size: int = 64
+    #: Key of the shuffle: the same seed gives the same sequence of samples.
+    seed: int = 0
+    #: Threads that load, each with a worker process of its own once it has worked for 0.2 s.
+    #: None: one for each CPU that this process may use. 0: threads of this process alone, without
+    #: worker processes: for debugging, and for programs that must not start any.
+    workers: int | None = None
+    #: Memory for everything in flight (batches, reading and decoding, worker processes): bytes, or
+    #: a text such as "2GiB". None: what is needed, at most a quarter of what is available.
+    memory: int | str | None = None
+    #: Memory to leave to others, in the same form: below it, prefetching shrinks to a minimum.
+    #: None: 1 GiB, or an eighth of what the machine or container has where that is less.
+    keep_free: int | str | None = None
+    #: This process among those that train together, and their number. None: as the environment
+    #: says (torchrun, Slurm), else one process alone.
+    rank: int | None = None
+    world_size: int | None = None
+
+    def __post_init__(self) -> None:
+        _at_least("batch_size", self.batch_size, 1)
+        if self.workers is not None:
+            _at_least("workers", self.workers, 0)
+        for size in (self.memory, self.keep_free):
+            if size is not None:
+                parse_size(size)
+        if self.rank is not None or self.world_size is not None:
+            rank_and_world_size(self.rank, self.world_size)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """`memory` as a number."""
+        return None if self.memory is None else parse_size(self.memory)
+
+    @property
+    def keep_free_bytes(self) -> int:
+        """`keep_free` as a number, with its default."""
+        if self.keep_free is None:
+            return min(KEEP_FREE, allowed_memory() // 8)
+        return parse_size(self.keep_free)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderOptions(SharedOptions):
+    """The options of a loader of mixtures.
+
+    >>> LoaderOptions(batch_size=32, image_size=(240, 320)).size
+    (240, 320)
+    """
+
+    #: Side of the frames, or height and width. Frames are resized without keeping the aspect ratio.
+    image_size: int | tuple[int, int] = 256
+    #: Frames of a window: "endpoints" (t and t+k), "all", or a `WindowSpec`.
+    frames: WindowSpec | WindowMode = "endpoints"
+    #: What comes with the frames: nothing, the dataset, or everything (action, state, texts, ...).
+    metadata: Metadata = "full"
+    #: Actions of a sample, from t on, with `action_is_pad`. None: one, summed over the window.
+    action_chunk: int | None = None
+    #: How frames are resized: as TensorFlow's method of that name.
+    resize: Filter = "bilinear"
+    #: What happens to a damaged sample: it is raised, or replaced by another one of its source.
+    on_error: OnError = "raise"
+    #: With on_error="skip": how many samples may be replaced before one is raised.
+    max_errors: int = 100
+
+    def __post_init__(self) -> None:
+        SharedOptions.__post_init__(self)
+        for side in self.size:
+            _at_least("image_size", side, 1)
+        _one_of("metadata", self.metadata, get_args(Metadata))
+        _one_of("on_error", self.on_error, get_args(OnError))
+        if self.action_chunk is not None:
+            _at_least("action_chunk", self.action_chunk, 0)
+        _at_least("max_errors", self.max_errors, 0)
+        check_filter(self.resize)
+        if not isinstance(self.frames, WindowSpec):
+            _one_of("frames", self.frames, get_args(WindowMode))
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the frames."""
+        given = self.image_size
+        return (given, given) if isinstance(given, int) else (given[0], given[1])
+
+    @property
+    def window(self) -> WindowSpec:
+        """`frames` as a `WindowSpec`."""
+        return self.frames if isinstance(self.frames, WindowSpec) else WindowSpec(self.frames)
+
+    @property
+    def may_skip(self) -> int:
+        """Samples that may be replaced; 0: the first damaged one is raised."""
+        return self.max_errors if self.on_error == "skip" else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOptions(SharedOptions):
+    """The options of a loader of rows."""
+
+    #: Order of the windows: "exact" (all of them), "local" (within a few row groups at a time) or
+    #: "none" (as they are stored).
+    shuffle: Shuffle = "exact"
+    #: Pieces of the files that a local shuffle has open: see docs/decisions for what more of them
+    #: bring.
+    open_pieces: int = 8
+
+    def __post_init__(self) -> None:
+        SharedOptions.__post_init__(self)
+        _one_of("shuffle", self.shuffle, get_args(Shuffle))
+        _at_least("open_pieces", self.open_pieces, 1)
+
+
+_Options = TypeVar("_Options", bound=SharedOptions)
+
+
+class SharedFields(TypedDict, total=False):
+    """The fields of `SharedOptions` as keywords, for editors; a test compares the two."""
+
+    batch_size: int
+    seed: int
+    workers: int | None
+    memory: int | str | None
+    keep_free: int | str | None
+    rank: int | None
+    world_size: int | None
+
+
+class LoaderFields(SharedFields, total=False):
+    """The fields of `LoaderOptions` as keywords."""
+
+    image_size: int | tuple[int, int]
+    frames: WindowSpec | WindowMode
+    metadata: Metadata
+    action_chunk: int | None
+    resize: Filter
+    on_error: OnError
+    max_errors: int
+
+
+class RowFields(SharedFields, total=False):
+    """The fields of `RowOptions` as keywords."""
+
+    shuffle: Shuffle
+    open_pieces: int
+
+
+def changed_options(options: _Options, changes: Mapping[str, Any]) -> _Options:
+    """Options with some fields changed; a field that there is not is an error."""
+    known = [field.name for field in fields(options)]
+    for name in changes:
+        if name not in known:
+            raise UsageError(
+                f"a loader has no option {name!r}",
+                remedy=f"{nearest(name, known)}There are {', '.join(known)}",
+            )
+    return replace(options, **changes)
+
+
+def parse_size(size: int | str) -> int:
+    """A size in bytes, as a number or with a unit.
+
+    >>> parse_size("256MiB"), parse_size("1.5GB")
+    (268435456, 1500000000)
+    """
+    if isinstance(size, int):
+        return size
+    match = re.fullmatch(r"\s*([\d.]+)\s*([kmg]i?|)b?\s*", size.lower())
+    if match is None:
+        raise UsageError(f"{size!r} is not a size", remedy="Write for example 512MiB or 2GB")
+    return int(float(match[1]) * _UNITS[match[2]])
+
+
+def rank_and_world_size(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+    """This process among its peers: as given, else from torchrun's or Slurm's environment."""
+    if (rank is None) != (world_size is None):
+        raise UsageError(
+            f"rank is {rank} and world_size is {world_size}",
+            remedy="Give both, or neither of them",
+        )
+    if rank is None or world_size is None:
+        rank, world_size = 0, 1
+        for rank_key, size_key in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+            if rank_key in os.environ and size_key in os.environ:
+                rank, world_size = int(os.environ[rank_key]), int(os.environ[size_key])
+                break
+    if not 0 <= rank < world_size:
+        raise UsageError(
+            f"rank {rank} does not exist in a world of {world_size}",
+            remedy=f"Ranks run from 0 to {world_size - 1}: look at `rank` and `world_size`, or at "
+            "RANK and WORLD_SIZE in the environment",
+        )
+    return rank, world_size
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise UsageError(f"{name} is {value!r}", remedy=f"Give a whole number from {least} upwards")
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
+        raise UsageError(f"{name} is {value!r}", remedy=f"Give {listed}")

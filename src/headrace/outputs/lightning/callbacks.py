@@ -1,0 +1,576 @@
+"""Callbacks for a Lightning trainer; each may be used alone, also without the data module."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from headrace.engine.machine import available_memory
+from headrace.errors import UsageError
+from headrace.measure.runs import RESULT, RunWriter, Step, StepClock, outcome_of, read_object
+from headrace.outputs.lightning.datamodule import HeadraceDataModule
+from headrace.outputs.lightning.framework import (
+    Callback,
+    LightningModule,
+    Trainer,
+    batches_trained,
+    logged_step,
+)
+from headrace.outputs.torch import TorchLoader
+
+__all__ = [
+    "BatchMix",
+    "DatasetUsage",
+    "Memory",
+    "ProgressLine",
+    "Summary",
+    "Throughput",
+    "checked_interval",
+    "default_callbacks",
+    "find_loader",
+]
+
+_MB = 1e6
+#: A killed run loses at most the records of so many seconds, or of so many batches.
+_WRITE_SECONDS = 2.0
+_WRITE_BATCHES = 256
+#: Seconds between two looks at memory, at most; one takes under a millisecond.
+_LOOK_SECONDS = 1.0
+#: What `Summary` calls itself in result.json.
+_PROGRAM = "lightning"
+
+
+def default_callbacks(
+    folder: str | Path | None = None, *, every_n_steps: int | None = None
+) -> list[Callback]:
+    """One of each: `Trainer(callbacks=default_callbacks("runs/first"))`.
+
+    The folder is where batch_times.jsonl, memory.jsonl and result.json go; None: the trainer's log
+    folder. They log every so many batches; None: as often as the trainer logs.
+    """
+    return [
+        ProgressLine(every_n_steps),
+        Throughput(every_n_steps),
+        DatasetUsage(every_n_steps),
+        BatchMix(folder),
+        Memory(every_n_steps, folder=folder),
+        Summary(folder),
+    ]
+
+
+# -- the loader behind a trainer, and what a batch says of itself ----------------------------------
+
+
+def find_loader(trainer: Trainer) -> TorchLoader | None:
+    """The data module's, or one that was given to `fit`; None: batches come from elsewhere."""
+    data: Any = getattr(trainer, "datamodule", None)
+    if isinstance(data, HeadraceDataModule):
+        return data.loader
+    return next((x for x in _leaves(trainer.train_dataloader) if isinstance(x, TorchLoader)), None)
+
+
+def _samples(batch: Any) -> int:
+    """The length of a batch's first tensor."""
+    if isinstance(batch, Mapping) and isinstance(batch.get("draws"), Tensor):
+        return len(batch["draws"])
+    found = next((x for x in _leaves(batch) if isinstance(x, Tensor) and x.ndim > 0), None)
+    return 0 if found is None else len(found)
+
+
+def _dataset_counts(batch: Any) -> Tensor | None:
+    """Samples of each of `names` in a batch, on its device; None: the batch does not say.
+
+    Does not wait for the device; reading the counts does, so callers read those of many batches.
+    """
+    if not isinstance(batch, Mapping) or "names" not in batch:
+        return None
+    dataset = batch.get("dataset")
+    if not isinstance(dataset, Tensor):
+        return None
+    ones = torch.ones_like(dataset, dtype=torch.int64)
+    counts = torch.zeros(len(batch["names"]), dtype=torch.int64, device=dataset.device)
+    return counts.index_add_(0, dataset, ones)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        for each in value:
+            yield from _leaves(each)
+    else:
+        yield value
+
+
+# -- when a callback reports, and where ------------------------------------------------------------
+
+
+def checked_interval(every_n_steps: int | None) -> int | None:
+    """Batches between two reports; None: the trainer's `log_every_n_steps`."""
+    if every_n_steps is not None and every_n_steps < 1:
+        raise UsageError(
+            f"every_n_steps is {every_n_steps}",
+            remedy="Give a number from 1 upwards, or nothing for the trainer's log_every_n_steps",
+        )
+    return every_n_steps
+
+
+def _due(trainer: Trainer, every_n_steps: int | None) -> bool:
+    """Whether to report after this batch; never where the trainer logs nothing (0)."""
+    every: int = trainer.log_every_n_steps if every_n_steps is None else every_n_steps  # type: ignore[attr-defined]
+    return every > 0 and batches_trained(trainer) % every == 0
+
+
+def _log(trainer: Trainer, metrics: Mapping[str, float]) -> None:
+    """Hand numbers to the loggers, under the step that Lightning's own have, and to callbacks."""
+    for logger in trainer.loggers:
+        logger.log_metrics(dict(metrics), step=logged_step(trainer))
+    trainer.callback_metrics.update(
+        {name: torch.tensor(float(value)) for name, value in metrics.items()}
+    )
+
+
+def _print(trainer: Trainer, line: str) -> None:
+    """Print a line on the first rank, above a progress bar if there is one."""
+    if trainer.global_rank != 0:
+        return
+    bar = trainer.progress_bar_callback
+    if bar is not None and getattr(bar, "is_enabled", True):
+        bar.print(line)
+    else:
+        print(line, flush=True)
+
+
+def _run_folder(trainer: Trainer, folder: str | Path | None) -> Path:
+    """Where a run's files go. All ranks must call it: the trainer broadcasts the first rank's."""
+    return Path(folder or trainer.log_dir or trainer.default_root_dir)
+
+
+# -- the callbacks ---------------------------------------------------------------------------------
+
+
+class _Timed(Callback):
+    """A callback with the clock of the training loop, which stands still during validation."""
+
+    _warmup = 1
+
+    def __init__(self) -> None:
+        self._loader: TorchLoader | None = None
+        self._world_size = 1
+        self._clock = StepClock()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Start the clock; a new run has a new loader."""
+        self._loader = loader = find_loader(trainer)
+        self._world_size = trainer.world_size
+        if loader is not None:
+            self._world_size = loader.options.world_size or 1
+        waits = None if loader is None else lambda: loader.waited_s
+        self._clock = StepClock(warmup=self._warmup, waits=waits)
+        self._clock.begin()
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Validation is not training: its time does not count."""
+        self._clock.pause()
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Back to training."""
+        self._clock.resume()
+
+
+class ProgressLine(Callback):
+    """Prints `[Step N] loss=... lr=... epoch=...`, which a log file keeps and a bar does not."""
+
+    def __init__(self, every_n_steps: int | None = None) -> None:
+        self._every = checked_interval(every_n_steps)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Print the line when it is due: only then is the device waited for."""
+        if _due(trainer, self._every):
+            loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+            parts = [f"loss={float(loss):.4f}"] if isinstance(loss, Tensor | float) else []
+            if trainer.optimizers:
+                parts.append(f"lr={trainer.optimizers[0].param_groups[0]['lr']:.3g}")
+            parts.append(f"epoch={trainer.current_epoch}")
+            _print(trainer, f"[Step {trainer.global_step}] {' '.join(parts)}")
+
+
+class Throughput(_Timed):
+    """Logs `perf/samples_per_sec`, `perf/steps_per_sec` and `perf/data_wait_frac`.
+
+    Each over the batches since the last time, without the very first batch and without validation.
+    Samples are those of all ranks; steps are calls of `training_step`. The wait is measured by the
+    loader, on this rank; without a headrace loader it is not logged.
+    """
+
+    def __init__(self, every_n_steps: int | None = None) -> None:
+        super().__init__()
+        self._every = checked_interval(every_n_steps)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the batch, and log when it is due."""
+        clock = self._clock
+        clock.end(_samples(batch) * self._world_size)
+        if not clock.steps or not _due(trainer, self._every):
+            return
+        metrics = {
+            "perf/samples_per_sec": clock.samples / clock.seconds,
+            "perf/steps_per_sec": clock.steps / clock.seconds,
+        }
+        if self._loader is not None:
+            metrics["perf/data_wait_frac"] = clock.wait_s / clock.seconds
+        _log(trainer, metrics)
+        clock.clear()
+        clock.begin()
+
+
+class DatasetUsage(Callback):
+    """Prints what each dataset gave since the last time, and logs it beside what was requested.
+
+    The line is `[DatasetUsage] step=N interval_total=N name=count (pct%) ...`, most first; the
+    metrics are `usage/actual/NAME` and, with a headrace loader, `usage/requested/NAME`, as shares.
+    A last line has the shares of the whole run. Samples are those of the first rank, whose slice of
+    each global batch is as good as any other.
+    """
+
+    def __init__(self, every_n_steps: int | None = None) -> None:
+        self._every = checked_interval(every_n_steps)
+        self._requested: dict[str, float] = {}
+        self._names: tuple[str, ...] = ()
+        self._interval: Tensor | None = None
+        self._total: dict[str, int] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The requested shares stay the same for the whole run."""
+        loader = find_loader(trainer)
+        self._requested = {} if loader is None else loader.statistics().asked
+        self._interval, self._total = None, {}
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count on the batch's device, and report when it is due."""
+        counts = _dataset_counts(batch)
+        if counts is not None:
+            self._names = tuple(batch["names"])
+            self._interval = counts if self._interval is None else self._interval + counts
+        if _due(trainer, self._every) and (actual := self._take()):
+            total = sum(actual.values())
+            _log(
+                trainer,
+                {f"usage/actual/{name}": n / total for name, n in actual.items()}
+                | {f"usage/requested/{name}": share for name, share in self._requested.items()},
+            )
+            shown = " ".join(f"{name}={n} ({n / total:.1%})" for name, n in _most_first(actual))
+            _print(
+                trainer, f"[DatasetUsage] step={trainer.global_step} interval_total={total} {shown}"
+            )
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the shares of the whole run."""
+        self._take()
+        total = sum(self._total.values())
+        if total:
+            shown = " ".join(
+                f"{name}={n / total:.2%}"
+                + (f" (requested {self._requested[name]:.2%})" if name in self._requested else "")
+                for name, n in _most_first(self._total)
+            )
+            _print(trainer, f"[DatasetUsage] total={total} {shown}")
+
+    def _take(self) -> dict[str, int]:
+        """Counts since the last time: here the device is waited for."""
+        if self._interval is None:
+            return {}
+        counts = self._interval.tolist()
+        self._interval = None
+        actual = dict(zip(self._names, counts, strict=True))
+        for name, n in actual.items():
+            self._total[name] = self._total.get(name, 0) + n
+        return actual
+
+
+def _most_first(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: -item[1])
+
+
+class BatchMix(_Timed):
+    """Writes batch_times.jsonl into the run folder, from which `headrace report` draws.
+
+    `dt_s` is the step from the end of the one before, without validation; `fetch_dt_s` of it was
+    waiting for data, null without a headrace loader. The first `warmup` batches of a run are marked
+    and do not count in reports. A resumed run continues the file, and replaces what came after its
+    checkpoint. The first rank writes, of its own slice.
+    """
+
+    def __init__(self, folder: str | Path | None = None, *, warmup: int = 8) -> None:
+        super().__init__()
+        self._folder, self._warmup = folder, warmup
+        self._run: RunWriter | None = None
+        self._rows: list[tuple[Step, int, tuple[str, ...], Tensor | None]] = []
+        self._written = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Open the file, behind the records that a resumed run keeps."""
+        folder = _run_folder(trainer, self._folder)
+        self._rows = []
+        if trainer.global_rank == 0:
+            self._run = RunWriter(folder, batches=True, resume=batches_trained(trainer))
+        super().on_train_start(trainer, pl_module)
+        self._written = perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the batch; its counts may still be on their way on the device."""
+        if self._run is None:
+            return
+        counts = _dataset_counts(batch)
+        names = () if counts is None else tuple(batch["names"])
+        step = self._clock.end()
+        self._rows.append((step, _samples(batch), names, counts))
+        if step.now - self._written > _WRITE_SECONDS or len(self._rows) >= _WRITE_BATCHES:
+            self._write()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the rest."""
+        self._close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Write the rest."""
+        self._close()
+
+    def _write(self) -> None:
+        """Write what was noted: here the device is waited for, once for all of it."""
+        if self._run is None:
+            return
+        rows, self._rows = self._rows, []
+        tensors = [counts for *_, counts in rows if counts is not None]
+        same = {len(counts) for counts in tensors}
+        counted = iter(
+            torch.stack(tensors).tolist() if len(same) == 1 else [x.tolist() for x in tensors]
+        )
+        for step, samples, names, counts in rows:
+            values = next(counted) if counts is not None else []
+            actual = {name: n for name, n in zip(names, values, strict=True) if n}
+            self._run.batch(
+                step, samples=samples, counts=actual, knows_wait=self._loader is not None
+            )
+        self._written = perf_counter()
+
+    def _close(self) -> None:
+        if self._run is not None:
+            self._write()
+            self._run.close()
+            self._run = None
+
+
+class Memory(Callback):
+    """Logs `memory/anonymous_mb`, `.../available_mb` and its minimum, and the loader's budget.
+
+    Anonymous is what this process and its children hold and cannot drop; available is what the
+    machine or control group still has to give, and its minimum is that of the whole run. Memory is
+    looked at once a second, between batches. memory.jsonl in the run folder has it for
+    `headrace report`. The first rank reports, of its own processes.
+    """
+
+    def __init__(
+        self, every_n_steps: int | None = None, *, folder: str | Path | None = None
+    ) -> None:
+        self._every = checked_interval(every_n_steps)
+        self._folder = folder
+        self._loader: TorchLoader | None = None
+        self._run: RunWriter | None = None
+        self._looked = -math.inf
+        self._anonymous = self._available = 0
+        self._least = self._most = 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Open the file."""
+        self._loader = find_loader(trainer)
+        folder = _run_folder(trainer, self._folder)
+        self._least, self._most, self._looked = math.inf, 0.0, -math.inf
+        if trainer.global_rank == 0:
+            self._run = RunWriter(folder, memory=True, resume=batches_trained(trainer))
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Look, and log when it is due."""
+        report = _due(trainer, self._every)
+        if report or perf_counter() - self._looked > _LOOK_SECONDS:
+            self._look()
+        if report:
+            _log(trainer, self._metrics())
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the extremes of the run."""
+        self._look()
+        limit, _, peak = self._budget()
+        held = f" budget={limit / _MB:,.0f} MB (most held {peak / _MB:,.0f})" if limit else ""
+        _print(
+            trainer,
+            f"[Memory] anonymous={self._most / _MB:,.0f} MB at most{held} "
+            f"available={self._least / _MB:,.0f} MB at least",
+        )
+        self._close()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Close the file."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._run is not None:
+            self._run.close()
+            self._run = None
+
+    def _look(self) -> None:
+        self._looked = perf_counter()
+        self._anonymous, self._available = tree_anonymous(os.getpid()), available_memory()
+        self._most = max(self._most, self._anonymous)
+        self._least = min(self._least, self._available)
+        if self._run is not None:
+            self._run.memory(anonymous=self._anonymous, available=self._available)
+
+    def _metrics(self) -> dict[str, float]:
+        metrics = {
+            "memory/anonymous_mb": self._anonymous / _MB,
+            "memory/available_mb": self._available / _MB,
+            "memory/available_min_mb": self._least / _MB,
+        }
+        limit, held, _ = self._budget()
+        if limit:
+            metrics |= {"memory/budget_mb": limit / _MB, "memory/budget_held_mb": held / _MB}
+        return metrics
+
+    def _budget(self) -> tuple[int, int, int]:
+        """Limit, held and peak; zeros without a headrace loader."""
+        if self._loader is None:
+            return 0, 0, 0
+        budget = self._loader.statistics().engine.budget
+        return budget.limit, budget.held, budget.peak
+
+
+def tree_anonymous(pid: int) -> int:
+    """Bytes that a process and its descendants hold and cannot drop.
+
+    From the kernel's running counts, cheap enough for every second: walking the pages (smaps) takes
+    tens of milliseconds in a process with a model in it. Shared memory counts once, in the first
+    process: the loader's slots are mapped there, and its workers map the same ones.
+    """
+    total, waiting = _held(pid, ("RssAnon", "RssShmem")), _children(pid)
+    while waiting:
+        child = waiting.pop()
+        total += _held(child, ("RssAnon",))
+        waiting += _children(child)
+    return total
+
+
+def _held(pid: int, names: tuple[str, ...]) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:  # it has ended meanwhile
+        return 0
+    values = dict(line.split(":", 1) for line in lines if ":" in line)
+    return sum(int(values[name].split()[0]) << 10 for name in names if name in values)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    except OSError:
+        pass
+    return found
+
+
+class Summary(_Timed):
+    """Prints `[Summary] N steps, samples/s, waiting for data` at the end, and writes result.json.
+
+    Validation and the very first batch do not count; samples are those of all ranks, the wait is
+    the first rank's. A run that fails or is interrupted has both, too. While it trains there is no
+    result.json, so that a killed run does not look like one that ended; one that another program
+    wrote is left as it is.
+    """
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        super().__init__()
+        self._folder = folder
+        self._path: Path | None = None  # None: not the first rank, or told already
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Note where the result goes."""
+        folder = _run_folder(trainer, self._folder)
+        super().on_train_start(trainer, pl_module)
+        self._path = folder / RESULT if trainer.global_rank == 0 else None
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Remove the result of the run that this one resumes.
+
+        Not before there is a batch: a run with nothing left to train keeps its result.
+        """
+        if not self._clock.ended and self._path is not None and _ours(self._path):
+            self._path.unlink()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count the batch."""
+        self._clock.end(_samples(batch) * self._world_size)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write and print how a complete run went."""
+        self._finish(trainer, "complete", None)
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """Write and print how far it came, and why it ended."""
+        outcome = outcome_of(exception)
+        stopped = outcome.status == "interrupted"
+        cause = f"stopped at step {trainer.global_step:,}" if stopped else outcome.cause
+        self._finish(trainer, outcome.status, cause)
+
+    def _finish(self, trainer: Trainer, status: str, cause: str | None) -> None:
+        path, self._path = self._path, None
+        if path is None:
+            return
+        numbers: dict[str, Any] = {
+            "program": _PROGRAM,
+            "steps": trainer.global_step,
+            "world": self._world_size,
+        }
+        clock = self._clock
+        parts = [f"{trainer.global_step:,} steps"]
+        if clock.seconds:
+            numbers["samples_per_s"] = clock.samples / clock.seconds
+            parts.append(f"{clock.samples / clock.seconds:,.0f} samples/s")
+            if self._loader is not None:
+                numbers["stall_s_per_step"] = clock.wait_s / clock.steps
+                numbers["loader_share"] = clock.wait_s / clock.seconds
+                parts.append(f"waiting for data {clock.wait_s / clock.seconds:.1%} of the time")
+        if not path.exists():
+            RunWriter(path.parent).finish(status, cause, numbers)
+        _print(trainer, f"[Summary] {status}: {', '.join(parts)}")
+
+
+def _ours(path: Path) -> bool:
+    return read_object(path)[0].get("program") == _PROGRAM

@@ -1,0 +1,76 @@
+"""The one list of loader options: checks, forms, and what must follow it."""
+
+from dataclasses import fields
+from typing import get_type_hints
+
+import pytest
+
+import headrace as hr
+from headrace.config.typed import plain, typed
+from headrace.errors import UsageError
+from headrace.loader import options as module
+
+
+@pytest.mark.parametrize(
+    ("options", "keywords"),
+    [(module.LoaderOptions, module.LoaderFields), (module.RowOptions, module.RowFields)],
+)
+def test_the_keywords_for_editors_are_the_fields_and_nothing_else(options, keywords):
+    assert get_type_hints(keywords) == {
+        field.name: get_type_hints(options)[field.name] for field in fields(options)
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 2.5}, "batch_size is 2.5"),
+        ({"image_size": (0, 32)}, "image_size is 0"),
+        ({"workers": -1}, "workers is -1"),
+        ({"memory": "lots"}, "lots"),
+        ({"keep_free": "some"}, "some"),
+        ({"metadata": "all"}, "metadata is 'all'"),
+        ({"on_error": "ignore"}, "on_error is 'ignore'"),
+        ({"resize": "bicubic"}, "bicubic"),
+        ({"frames": "ends"}, "frames is 'ends'"),
+        ({"action_chunk": -1}, "action_chunk is -1"),
+        ({"rank": 1}, "world_size is None"),
+        ({"rank": 2, "world_size": 2}, "rank 2"),
+    ],
+)
+def test_a_wrong_value_is_named_where_the_options_are_made(given, value):
+    with pytest.raises(UsageError, match=value) as error:
+        hr.LoaderOptions(**given)
+    assert error.value.remedy
+
+
+def test_options_are_read_from_yaml_values_and_written_back():
+    values = {"batch_size": 8, "image_size": [240, 320], "memory": "2GiB", "workers": 0}
+    options = typed(hr.LoaderOptions, {**values, "frames": {"mode": "stride", "stride": 2}})
+    assert options.size == (240, 320)
+    assert options.memory_bytes == 2 << 30
+    assert options.window == hr.WindowSpec("stride", stride=2)
+    assert typed(hr.LoaderOptions, plain(options)) == options
+
+
+def test_an_unknown_option_names_the_nearest(mixture):
+    with pytest.raises(UsageError, match="'worker'") as error:
+        hr.Loader(mixture, worker=3)
+    assert "'workers'" in error.value.remedy
+
+
+def test_a_loader_takes_options_fields_or_both(mixture):
+    options = hr.LoaderOptions(batch_size=3, image_size=16, keep_free=0, workers=0)
+    with hr.Loader(mixture, options, batch_size=5) as loader:
+        assert len(next(loader)) == 5
+        assert loader.options.image_size == 16
+        assert (loader.options.rank, loader.options.world_size) == (0, 1)
+
+
+@pytest.mark.parametrize("keys", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
+def test_the_rank_comes_from_the_environment_unless_it_is_given(monkeypatch, keys):
+    for key, value in zip(keys, ("2", "4"), strict=True):
+        monkeypatch.setenv(key, value)
+    assert module.rank_and_world_size() == (2, 4)
+    assert module.rank_and_world_size(0, 1) == (0, 1)
