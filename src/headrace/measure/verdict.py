@@ -26,7 +26,7 @@ from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.runs import Run
 
 if TYPE_CHECKING:
-    from headrace.measure.report.runs import Range
+    from headrace.measure.report.comparison import Range
 
 __all__ = [
     "Change",

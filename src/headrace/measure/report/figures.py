@@ -197,11 +197,11 @@ def stages(runs: Sequence[Run]) -> Plot:
     both = any(stage.busy_s and stage.waiting_s for stage in every)
     rows = []
     for run in runs:
-        group = run.label if len(runs) > 1 else ""
+        if run.stages and len(runs) > 1:
+            rows.append(Bar(run.label, ()))
         for stage, times in run.stages.items():
             values = (times.busy_s, times.waiting_s) if both else (times.busy_s or times.waiting_s,)
-            rows.append(Bar(stage, values, group))
-            group = ""
+            rows.append(Bar(stage, values))
     if not rows:
         return nothing(name, title, "no run reports the times of its stages")
     caption = (

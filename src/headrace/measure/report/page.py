@@ -19,8 +19,8 @@ from headrace.measure import theme
 from headrace.measure.columns import finite
 from headrace.measure.quantities import amount, megabytes, seconds
 from headrace.measure.report.charts import Plot
+from headrace.measure.report.comparison import Range, expand, read_runs
 from headrace.measure.report.figures import mixture_over_time, mixture_windows, run_figures
-from headrace.measure.report.runs import Range, expand, read_runs
 from headrace.measure.report.tables import (
     COLUMNS,
     mixture_summary,

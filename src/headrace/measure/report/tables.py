@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.measure.quantities import amount, megabytes, seconds, share
-from headrace.measure.report.runs import Range
+from headrace.measure.report.comparison import Range
 from headrace.measure.report.slow import by_dominant, slowest, switch_stay, switches
 from headrace.measure.runs import Run
 from headrace.measure.theme import printable
