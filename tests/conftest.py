@@ -10,7 +10,7 @@ from headrace.testing import synthesize
 #: Rooms and modules whose tests look at times, memory, signals, or the threads and files of their
 #: process: they need the machine to themselves, all others run beside each other (`make test`).
 ALONE = (
-    "cli",
+    "cli/test_train.py",
     "engine",
     "loader/test_faults.py",
     "loader/test_loader.py",

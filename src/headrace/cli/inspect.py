@@ -196,7 +196,7 @@ def _print_many(descriptions: list[dict[str, Any]]) -> None:
 
 
 def _print_parquet(one: dict[str, Any]) -> None:
-    least, most = one["rows_a_group"]
+    least, most = one["rows_per_group"]
     groups = f"{least:,}" if least == most else f"{least:,} to {most:,}"
     print(f"{one['path']}: {plural(one['files'], 'Parquet file')}, {readable_bytes(one['bytes'])}")
     print(
