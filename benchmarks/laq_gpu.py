@@ -28,9 +28,9 @@ import torch
 
 import headrace as hr
 from headrace.measure.limit import decode_limit
-from headrace.measure.process_tree import tree_memory
+from headrace.measure.machine import tree_memory
 from headrace.outputs.torch import TorchLoader
-from headrace.recipes.laq import Laq, LaqConfig, TrainingConfig, make_optimizer, step_flops
+from headrace.recipes.laq import Laq, LaqConfig, TrainingOptions, make_optimizer, step_flops
 from headrace.recipes.laq.model import trainable_parameters
 from headrace.recipes.laq.teachers import DinoV3, Teachers
 
@@ -102,7 +102,7 @@ def measure(args: argparse.Namespace, batch_size: int, decode: Any) -> Row:
     model = Laq(config, Teachers(dino)).to("cuda")
     if args.compile:
         model.compile_blocks()
-    optimizer = make_optimizer(model, TrainingConfig())
+    optimizer = make_optimizer(model, TrainingOptions())
 
     def step(frames: torch.Tensor) -> None:
         with torch.autocast("cuda", torch.bfloat16):

@@ -18,7 +18,7 @@ from headrace.recipes.laq import (
     Laq,
     LaqConfig,
     Teachers,
-    TrainingConfig,
+    TrainingOptions,
     make_optimizer,
     step_flops,
     trainable_parameters,
@@ -71,7 +71,7 @@ def measure(
             module.method = peg  # type: ignore[assignment]
     if compile:
         model.compile_blocks()
-    optimizer = make_optimizer(model, TrainingConfig())
+    optimizer = make_optimizer(model, TrainingOptions())
     shape = (batch_size, 3, 2, config.image_size, config.image_size)
     frames = torch.randint(0, 256, shape, dtype=torch.uint8, device=place)
     if cuda:

@@ -1,4 +1,4 @@
-"""Training with validation inside a memory limit: which limits does a backend live through?
+"""Training with validation inside a memory limit: which limits does a backend survive?
 
     python -m benchmarks.memory_limit DATA --out memory_limit.json
 

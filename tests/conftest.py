@@ -10,7 +10,7 @@ from headrace.testing import synthesize
 #: Rooms and modules whose tests look at times, memory, signals, or the threads and files of their
 #: process: they need the machine to themselves, all others run beside each other (`make test`).
 ALONE = (
-    "cli",
+    "cli/test_train.py",
     "engine",
     "loader/test_faults.py",
     "loader/test_loader.py",
@@ -24,7 +24,7 @@ ALONE = (
     "tuning/test_doctor.py",
     "tuning/test_doctor_provoked.py",
     "tuning/test_study.py",
-    "tuning/test_trial.py",
+    "tuning/test_study_trial.py",
     "tuning/test_tune.py",
 )
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "bridge_dataset" / "1.0.0"

@@ -9,7 +9,18 @@ import pytest
 import headrace
 
 ROOT = Path(headrace.__file__).parent
-ROOMS = ("files.py", "sampling", "reading", "decoding", "formats")
+ROOMS = (
+    "errors.py",
+    "files.py",
+    "config",
+    "sampling",
+    "reading",
+    "decoding",
+    "formats",
+    "catalog",
+    "testing",
+    "cli",
+)
 MODULES = sorted(
     ".".join(("headrace", *path.relative_to(ROOT).with_suffix("").parts))
     for room in ROOMS

@@ -1,18 +1,18 @@
-"""What headrace raises. One base class to catch; every message ends with what to do.
+"""What headrace raises. One base class to catch; messages say where the problem is and what to do.
 
 HeadraceError
-├── DataError                 something on disk is not as it should be
+├── DataError                 data on disk are damaged or not what they should be
 │   ├── DatasetError          the folder, its metadata or its set of shards
 │   ├── RecordError           a TFRecord frame or the Example inside it
-│   └── ImageError            an encoded image or tensor that cannot or must not be decoded
-├── CatalogError              the index itself: cannot be written, lacks what was asked of it
-├── BudgetError               the memory budget does not suffice
-├── WorkerError               a process that works for the loader failed
-├── SelectionError            what was asked for is not there
+│   └── ImageError            an encoded image or tensor that cannot be decoded, or is refused
+├── CatalogError              the index cannot be written, or lacks what a call needs
+├── BudgetError               the memory budget is too small
+├── WorkerError               a worker process of the loader failed
+├── SelectionError            what was requested does not exist
 │   ├── SplitError            a split expression
 │   ├── UnknownFieldError     a camera or field name
-│   └── UnknownDatasetError   a name that the registry does not know
-└── UsageError                a call or command line that cannot be
+│   └── UnknownDatasetError   a name that is not in the registry
+└── UsageError                an invalid call, option or command line
 """
 
 from __future__ import annotations
@@ -74,17 +74,21 @@ class HeadraceError(Exception):
         return f"{text}. {self.remedy}" if self.remedy else text
 
     def within(self, **places: Any) -> HeadraceError:
-        """Fill in the places that the raiser could not know; known ones are kept."""
+        """Add the places that the code that raised it could not know; those known are kept."""
         for name, value in places.items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as plain values, to cross a process boundary."""
+        """The error as plain values, to cross a process boundary.
+
+        A subclass from elsewhere crosses it as the nearest class of this module.
+        """
         places = {name: getattr(self, name) for name in _PLACES}
+        known = globals()
         return {
-            "type": type(self).__name__,
+            "type": next(c.__name__ for c in type(self).__mro__ if known.get(c.__name__) is c),
             "problem": self.problem,
             "remedy": self.remedy,
             **{name: value for name, value in places.items() if value is not None},
@@ -103,7 +107,7 @@ class HeadraceError(Exception):
 
 
 class DataError(HeadraceError):
-    """Something on disk is not as it should be."""
+    """Data on disk are damaged or not what they should be."""
 
 
 class DatasetError(DataError):
@@ -115,23 +119,23 @@ class RecordError(DataError):
 
 
 class ImageError(DataError):
-    """An encoded image or tensor cannot, or must not, be decoded."""
+    """An encoded image or tensor cannot be decoded, or is refused."""
 
 
 class CatalogError(HeadraceError):
-    """The index cannot be written or lacks what was asked of it."""
+    """The index cannot be written, or lacks what a call needs."""
 
 
 class BudgetError(HeadraceError):
-    """The memory budget does not suffice for what is asked."""
+    """The memory budget is too small."""
 
 
 class WorkerError(HeadraceError):
-    """A process that works for the loader crashed or failed."""
+    """A worker process of the loader crashed or failed."""
 
 
 class SelectionError(HeadraceError):
-    """What was asked for is not there."""
+    """What was requested does not exist."""
 
 
 class SplitError(SelectionError, ValueError):
@@ -139,16 +143,16 @@ class SplitError(SelectionError, ValueError):
 
 
 class UnknownFieldError(SelectionError, KeyError):
-    """No such camera or field; the message lists those there are."""
+    """There is no such camera or field; the message lists those that exist."""
 
     __str__ = HeadraceError.__str__
 
 
 class UnknownDatasetError(SelectionError, KeyError):
-    """No such name in the registry; the message names the nearest."""
+    """There is no such name in the registry; the message names the nearest."""
 
     __str__ = HeadraceError.__str__
 
 
 class UsageError(HeadraceError, ValueError):
-    """A call or command line that cannot be."""
+    """An invalid call, option or command line."""

@@ -50,7 +50,7 @@ def run(code, *arguments, **options):
         [sys.executable, "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         **options,
     )
 
@@ -260,7 +260,7 @@ print([read_tag(catalog.frame(e, t)).step for e in range(len(catalog))
         )
         for _ in range(4)
     ]
-    outputs = {process.communicate(timeout=60)[0] for process in processes}
+    outputs = {process.communicate(timeout=300)[0] for process in processes}
     assert [process.returncode for process in processes] == [0] * 4
     assert len(outputs) == 1
     tidy(bridge)
@@ -295,7 +295,7 @@ def test_a_builder_waits_for_another_and_then_has_nothing_to_do(bridge):
 
     progress = LetsGo()
     hr.Catalog.open(bridge, progress=progress)
-    holder.communicate(timeout=60)
+    holder.communicate(timeout=300)
     assert holder.returncode == 0
     assert ["waiting" in note for note in progress.notes] == [True]
     assert progress.bytes == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import random
 import re
@@ -14,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from headrace.catalog import splits as module
 from headrace.catalog.splits import SplitPart, resolve_split
 from headrace.errors import SplitError, UsageError
 
@@ -322,7 +320,3 @@ def test_a_dataset_without_splits_says_so() -> None:
 def test_all_is_refused_where_a_split_cannot_be_named(lengths: Lengths) -> None:
     with pytest.raises(SplitError, match="'all'"):
         resolve_split("all", lengths)
-
-
-def test_the_example_in_the_docstring_holds() -> None:
-    assert doctest.testmod(module).failed == 0

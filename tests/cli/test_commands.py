@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import headrace
 from headrace.cli.main import main
 from tests.catalog.test_bad_input import shards
 from tests.measure.made_runs import write_made_run
+from tests.row_files import write_set
 
 
 @pytest.fixture
@@ -73,8 +75,8 @@ def test_the_first_steps_of_the_help_work(run, tmp_path):
     code, out, _ = run("index", root)
     assert code == 0
     assert "fractal20220817_data 0.1.0" in out
-    code, out, _ = run("index", root)
-    assert "all were indexed already" in out
+    _, out, _ = run("index", root, "--json")
+    assert [row["scanned_steps"] for row in json.loads(out)["datasets"]] == [0, 0]
     code, out, _ = run("inspect", root)
     assert code == 0
     assert "rt1" in out
@@ -310,3 +312,46 @@ def test_report_of_something_else_is_one_message(run, tmp_path):
         assert (code, out) == (2, "")
         assert words in err
         assert "Traceback" not in err
+
+
+# -- folders of Parquet files ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    return write_set(tmp_path / "train")
+
+
+def test_index_reads_the_footers_once(parquet, capsys):
+    assert main(["index", str(parquet)]) == 0
+    first = capsys.readouterr().out
+    assert "4 footers read" in first
+    assert "357" in first
+    assert main(["index", str(parquet), "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["tables"]
+    assert (one["files"], one["row_groups"], one["rows"], one["read_files"]) == (4, 15, 357, 0)
+
+
+def test_inspect_shows_rows_row_groups_and_columns(parquet, capsys):
+    assert main(["inspect", str(parquet)]) == 0
+    out = capsys.readouterr().out
+    assert "357 rows in 15 row groups of 0 to 200; 1 file without rows" in out
+    assert re.search(r"half +double", out)
+    assert "1 other schemas" in out  # the file without rows
+    assert main(["inspect", str(parquet), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["format"] == "parquet"
+
+
+def test_a_set_that_cannot_be_indexed_is_told_and_fails_the_command(parquet, capsys):
+    (parquet / "shard_0002.parquet").write_bytes(b"no")
+    assert main(["index", str(parquet)]) == 1
+    err = capsys.readouterr().err
+    assert "b'no'" in err
+    assert str(parquet / "shard_0002.parquet") in err
+
+
+def test_datasets_and_tables_may_be_given_together(parquet, bridge, capsys):
+    assert main(["index", str(parquet), str(bridge)]) == 0
+    out = capsys.readouterr().out
+    assert "bridge 0.1.0" in out
+    assert "357" in out

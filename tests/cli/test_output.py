@@ -94,6 +94,13 @@ def test_a_table_keeps_text_from_data_on_one_line_and_shows_brackets(capsys):
     assert "x" * 69 + "..." in lines[3]
 
 
+def test_a_column_of_remarks_is_left_out_if_there_are_none(capsys):
+    print_table(["name", ""], [("a", "")])
+    assert capsys.readouterr().out == "name\n────\na\n"
+    print_table(["name", ""], [("a", ""), ("b", "damaged")])
+    assert "b     damaged" in capsys.readouterr().out
+
+
 def test_sigterm_ends_a_command_as_ctrl_c_does():
     program = (
         "import os, signal, sys\n"

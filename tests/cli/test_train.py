@@ -1,4 +1,4 @@
-"""`headrace train` up to where training would begin: what it says of a command line."""
+"""`headrace train` until training would begin: how it reads a command line."""
 
 import json
 import subprocess
@@ -6,15 +6,13 @@ import sys
 
 import pytest
 
-import headrace as hr
-
 pytest.importorskip("hydra")
 
 from headrace.cli.main import main
-from headrace.config.typed import plain, typed
+from headrace.config.typed import plain
 from headrace.recipes.laq.config import LaqConfig
-from headrace.recipes.laq.options import LoaderChoices, LoggingOptions, TrainingOptions
 from headrace.recipes.training.compose import compose, experiments
+from headrace.recipes.training.options import LoadingOptions, LoggingOptions, TrainingOptions
 
 
 @pytest.fixture
@@ -89,58 +87,80 @@ def test_groups_and_keys_are_overridden_as_users_type_them(config):
     assert found["name"] == "mine"
 
 
-def test_the_default_groups_say_what_the_dataclasses_say():
+def test_the_defaults_of_the_dataclasses_are_in_the_composed_config():
     values = compose(["experiment=laq_oxe_local"]).values
-    assert typed(TrainingOptions, values["training"], "training") == TrainingOptions()
-    assert typed(LoggingOptions, values["logging"], "logging") == LoggingOptions()
-    assert set(values["training"]) == set(plain(TrainingOptions()))
-    assert set(values["logging"]) == set(plain(LoggingOptions()))
-    assert set(values["data"]["loader"]) == set(plain(LoaderChoices()))
+    assert values["training"] == plain(TrainingOptions())
+    assert values["logging"] == plain(LoggingOptions())
+    shared = {"image_size": None, "seed": None}
+    assert values["data"]["loader"] == {**plain(LoadingOptions()), **shared}
 
 
-def test_loader_options_are_those_of_the_loader():
-    # These are of frames in pairs, or of the processes.
-    others = {"frames", "action_chunk", "rank", "world_size"}
-    assert set(plain(LoaderChoices())) >= set(plain(hr.LoaderOptions())) - others
+def test_values_may_refer_to_the_defaults_of_others(config, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    own = tmp_path / "experiment" / "mine.yaml"
+    own.write_text(
+        "# @package _global_\ndefaults: [laq_debug]\ntraining: {val_every: '${training.warmup}'}\n"
+    )
+    given = ["experiment=mine", "--config-dir", tmp_path]
+    assert config(*given, "training.warmup=9")["training"]["val_every"] == 9
+    assert config(*given, "logging.every=${training.keep}")["logging"]["every"] == 3
+
+
+def test_an_experiment_of_ones_own_names_its_recipe(train, tmp_path):
+    (tmp_path / "experiment").mkdir()
+    own = tmp_path / "experiment" / "mine.yaml"
+    own.write_text("# @package _global_\nrecipe: lapq\n")
+    code, _, err = train("experiment=mine", "--config-dir", tmp_path)
+    assert code == 2
+    assert "lapq" in err
+    assert "laq" in err
+
+
+def test_the_loader_has_the_image_size_of_the_model_and_the_seed_of_the_run(config):
+    given = ["experiment=laq_debug", "training.seed=3"]
+    loader = config(*given)["data"]["loader"]
+    assert (loader["image_size"], loader["seed"]) == (32, 3)
+    loader = config(*given, "data.loader.seed=4", "model.image_size=64")["data"]["loader"]
+    assert (loader["image_size"], loader["seed"]) == (64, 4)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["experiment=laq_debg"], "no experiment 'laq_debg'. Did you mean 'laq_debug'?"),
-        (["training.steps=5"], "no experiment is given"),
-        (["model=smal"], "model is 'smal', which is no choice of this group. Did you mean 'small'"),
-        (["data=_base"], "data is '_base', which is no choice"),
+        (["experiment=laq_debg"], "Did you mean 'laq_debug'?"),
+        (["training.steps=5"], "experiment=laq_debug|"),
+        (["model=smal"], "Did you mean 'small'"),
+        (["data=_base"], "data is '_base'"),
         (["modle=small"], "unknown key modle. Did you mean 'model'?"),
         (["training.stesp=1"], "unknown key training.stesp. Did you mean 'steps'?"),
         (["data.batch_size=8"], "Did you mean 'data.loader.batch_size'?"),
         (["model.depht=8"], "unknown key model.depht"),
-        (["training.steps=many"], "training.steps is 'many'. Give a whole number"),
+        (["training.steps=many"], "training.steps is 'many'"),
         (["training.steps=0"], "training: steps is 0"),
         (["training.betas=[0.9]"], "training.betas is [0.9]"),
-        (["training.lr=1e-4,3e-4"], "asks for several runs"),
-        (["training.steps.x=3"], "training.steps is 1200 (int), not a group of keys"),
+        (["training.lr=1e-4,3e-4"], "training.lr=[1e-4,3e-4]"),
+        (["training.steps.x=3"], "training.steps is "),
         (["training.profiler=smple"], "training.profiler is 'smple'. Did you mean 'simple'?"),
         (["training.ema=2"], "ema is 2.0"),
-        (["logging.mode=no"], "logging.mode is 'no'. Give online or offline or null"),
-        (["data.loader=4"], "data.loader is 4 (int), not a group of keys"),
-        (["data.loader.image_size=64"], "data.loader.image_size is 64 but model.image_size is 32"),
-        (["model.image_size=60"], "model: patch 8 does not divide image_size 60"),
-        (["data.mixture=oxe30"], "data.mixture: there is no such mixture file [file oxe30]"),
-        (["data=oxe29"], "there is no root. Give data.root=FOLDER"),
-        (["data.sources.bridge.weight=1"], "names no source of the mixture"),
-        (["data.defaults.val_split=null"], "has a val_split, so there is nothing to validate on"),
-        (["training.resume=none.ckpt"], "training.resume is 'none.ckpt', and there is no such"),
+        (["logging.mode=no"], "logging.mode is 'no'"),
+        (["data.loader=4"], "data.loader is 4"),
+        (["data.loader.image_size=64"], "data.loader.image_size is 64"),
+        (["model.image_size=60"], "image_size 60"),
+        (["data.mixture=oxe30"], "file oxe30"),
+        (["data=oxe29"], "data.root=FOLDER"),
+        (["data.sources.bridge.weight=1"], "bridge"),
+        (["data.defaults.val_split=null"], "data.defaults.val_split"),
+        (["training.resume=none.ckpt"], "training.resume is 'none.ckpt'"),
         (["training.init_from=none.ckpt"], "training.init_from is 'none.ckpt'"),
         (
             ["model.features=dino", "model.teachers_required=true", "model.dino_weights=/no/d.pt"],
-            "model.dino_weights is /no/d.pt, and there is no such file",
+            "model.dino_weights is /no/d.pt",
         ),
-        (["training.steps"], "override 'training.steps' has no `=`"),
+        (["training.steps"], "'training.steps'"),
         (["data.root='a"], None),
     ],
 )
-def test_what_cannot_be_is_said_in_one_line_with_its_key(train, words, said):
+def test_a_mistake_is_reported_in_one_line_with_its_key(train, words, said):
     experiment = [] if words[0].startswith(("experiment", "training.steps=5")) else ["laq_debug"]
     given = [f"experiment={each}" for each in experiment]
     code, out, err = train(*given, *words, "--cfg")
@@ -172,11 +192,11 @@ def test_a_folder_of_ones_own_adds_experiments_and_choices(config, train, tmp_pa
     own.write_text("# @package _global_\ndefaults:\n  - override /model: none\n")
     code, _, err = train("experiment=mine", "--config-dir", tmp_path)
     assert code == 2
-    assert "experiment 'mine' cannot be composed" in err
+    assert "'mine'" in err
     own.rename(tmp_path / "experiment" / "laq_debug.yaml")
     code, _, err = train("--list", "--config-dir", tmp_path)
     assert code == 2
-    assert "has the name of another experiment" in err
+    assert "laq_debug.yaml" in err
     code, _, err = train("--list", "--config-dir", tmp_path / "none")
     assert code == 2
-    assert "there is no config folder" in err
+    assert str(tmp_path / "none") in err

@@ -8,7 +8,7 @@ import gc
 import numpy as np
 import pytest
 
-from headrace.outputs.torch.ahead import Ahead
+from headrace.outputs.torch.device import Ahead
 
 
 class Host:

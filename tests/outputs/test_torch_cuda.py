@@ -11,7 +11,7 @@ import headrace as hr
 from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import ArraySpec, Slot
 from headrace.outputs.torch import TorchLoader
-from headrace.outputs.torch.cuda import CudaTarget
+from headrace.outputs.torch.device import CudaTarget
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
 

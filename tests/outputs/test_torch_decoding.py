@@ -11,9 +11,8 @@ import torch
 import headrace as hr
 from headrace.decoding.resize import resize_into
 from headrace.loader import Batch
-from headrace.outputs.torch.choice import Choice
-from headrace.outputs.torch.decoded import Decoded
-from headrace.outputs.torch.jpeg import device_decoder_missing, resize
+from headrace.outputs.torch.device import Decoded
+from headrace.outputs.torch.jpeg import Choice, device_decoder_missing, resize
 
 
 @pytest.mark.parametrize("filter", ["bilinear", "nearest"])
@@ -61,7 +60,7 @@ def test_the_one_that_trains_faster_decodes_and_the_cpu_where_that_is_equal(cpu,
 
 
 def test_the_choice_is_told_with_both_rates():
-    said = choose(0.2, 0.1)[0].said()
+    said = choose(0.2, 0.1)[0].explain()
     assert said == "decode: the GPU decodes from here on (320 samples/s, 160 with the CPU)"
 
 

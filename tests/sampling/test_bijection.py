@@ -22,7 +22,7 @@ KEYS = st.integers(0, 2**64 - 1)
 
 
 def z_of_chi_square(counts, expected):
-    """How many standard deviations the chi-square of these counts lies above its mean."""
+    """How many standard deviations the chi-square of these counts is above its mean."""
     chi = ((counts - expected) ** 2 / expected).sum()
     return (chi - (len(counts) - 1)) / np.sqrt(2 * (len(counts) - 1))
 

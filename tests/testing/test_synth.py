@@ -34,13 +34,13 @@ def children_of(pid):
 @pytest.fixture
 def long_run(tmp_path):
     """A run that writes for minutes, with its two workers; all of them are gone afterwards."""
+    workers = []
     with subprocess.Popen(
         [sys.executable, "-c", LONG_RUN, tmp_path / "out"], stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout.readline() == "ready\n"
-            children = list(children_of(process.pid))
-            workers = [os.pidfd_open(child) for child in children]
+            workers += [os.pidfd_open(child) for child in children_of(process.pid)]
             yield process, workers
         finally:
             process.kill()

@@ -1,9 +1,11 @@
 """Study files: what they mean, and errors that name the key."""
 
+from dataclasses import replace
+
 import pytest
 
-import headrace as hr
-from headrace.measure.bench import BenchSettings
+from headrace.errors import UsageError
+from headrace.measure.job import BenchSettings
 from headrace.tuning.study import packaged_studies, plan, read_study
 from headrace.tuning.study.document import study_from
 
@@ -11,7 +13,8 @@ BASE = {"name": "s", "mixture": "oxe29", "overrides": ["root=/x"]}
 
 
 def planned(values, *overrides, cpus=64):
-    return plan(study_from({**BASE, **values}), overrides, cpus=cpus)
+    study = study_from({**BASE, **values})
+    return plan(replace(study, overrides=(*study.overrides, *overrides)), cpus=cpus)
 
 
 @pytest.mark.parametrize(
@@ -20,53 +23,51 @@ def planned(values, *overrides, cpus=64):
         ({"laddder": []}, r"unknown key laddder.*ladder"),
         ({}, "nothing to run"),
         ({"ladder": [{"change": "a=1"}], "grid": {"a": [1]}}, "ladder and grid"),
-        ({"ladder": []}, "ladder is"),
+        ({"ladder": []}, "nothing to run"),
         ({"ladder": [{"chnge": "a=1"}]}, r"unknown key ladder\[0\]\.chnge.*'change'"),
         ({"ladder": [{"label": "x"}]}, r"ladder\[0\] changes nothing"),
-        ({"ladder": [{"change": ["a=1", "b=2"]}]}, r"ladder\[0\]\.change is .*not one override"),
-        ({"ladder": [{"change": "a"}]}, r"ladder\[0\]\.change: .* has no `=`"),
+        ({"ladder": [{"change": ["a=1", "b=2"]}]}, r"ladder\[0\]\.change is"),
+        ({"ladder": [{"change": "a"}]}, r"ladder\[0\]: override 'a'"),
         ({"ladder": [{"change": "a=1", "against": "b"}]}, r"ladder\[0\]\.against is 'b'"),
-        ({"ladder": [{"label": "baseline", "change": "a=1"}]}, "two rows .* 'baseline'"),
-        ({"ladder": [{"label": "x", "sources": 0}]}, r"ladder\[0\]\.sources is 0"),
-        ({"ladder": [{"label": "x", "command": []}]}, r"ladder\[0\]\.command is"),
+        ({"ladder": [{"label": "baseline", "change": "a=1"}]}, r"ladder\[0\].* 'baseline'"),
+        ({"ladder": [{"label": "x", "sources": 0}]}, r"ladder\[0\].*sources is 0"),
+        ({"ladder": [{"label": "x", "command": []}]}, r"ladder\[0\].*command is"),
         ({"grid": {"loader.batch_size": 64}}, r"grid\.loader\.batch_size is 64"),
         ({"runs": [{"overrides": "a=1"}]}, r"runs\[0\]\.overrides is"),
         ({"runs": [{"label": "x"}], "guard": {"min_avail": "1GiB"}}, r"guard\.min_avail.*min_av"),
         (
             {"runs": [{"label": "x"}], "guard": {"min_available": "lots"}},
-            r"guard\.min_available is",
+            r"guard.*min_available is .lots",
         ),
-        ({"runs": [{"label": "x"}], "guard": {"timeout_s": 0}}, r"guard\.timeout_s is 0"),
+        ({"runs": [{"label": "x"}], "guard": {"timeout_s": 0}}, r"guard.*timeout_s is 0"),
         ({"runs": [{"label": "x"}], "guard": {"stall_seconds": "long"}}, r"guard\.stall_seconds"),
         ({"runs": [{"label": "x"}], "repeats": 0}, "repeats is 0"),
         ({"runs": [{"label": "x"}], "seconds": "many"}, "seconds is 'many'"),
-        ({"runs": [{"label": "x"}], "seconds": 3, "steps": 3}, "seconds is 3 and steps is 3"),
+        ({"runs": [{"label": "x"}], "seconds": 3, "steps": 3}, "seconds is 3.* and steps is 3"),
         ({"runs": [{"label": "x"}], "mixture": None}, "mixture is missing"),
-        ({"runs": [{"label": "x"}], "train": "laq_debug"}, "train and mixture"),
+        ({"runs": [{"label": "x"}], "train": "laq_debug"}, "train is given together with mixture"),
     ],
 )
 def test_an_error_names_the_key_and_the_value(values, words):
-    with pytest.raises(hr.UsageError, match=words):
+    with pytest.raises(UsageError, match=words):
         study_from({**BASE, **values})
 
 
 def test_rows_can_be_added_to_a_study_as_it_is():
-    added = read_study(
-        "metadata", ["{label: large, change: loader.batch_size=512}", "{label: x, command: 'true'}"]
-    )
-    trials = plan(added, ["root=/x"], cpus=64)
+    more = ["{label: large, change: loader.batch_size=512}", "{label: x, command: 'true'}"]
+    trials = plan(read_study("metadata", ["root=/x"], more), cpus=64)
     assert [trial.label for trial in trials[-2:]] == ["large", "x"]
     assert trials[-2].job.batch_size == 512
     assert trials[-1].command == "true"
-    with pytest.raises(hr.UsageError, match=r"ladder\[\d\]\.chnge"):
-        read_study("metadata", ["{label: large, chnge: loader.batch_size=512}"])
+    with pytest.raises(UsageError, match=r"ladder\[\d\]\.chnge"):
+        read_study("metadata", (), ["{label: large, chnge: loader.batch_size=512}"])
 
 
 def test_a_file_that_is_not_there_names_the_nearest_packaged_study(tmp_path):
-    with pytest.raises(hr.UsageError, match=r"no such study file.*'param_ladder'"):
+    with pytest.raises(UsageError, match=r"no such study file.*'param_ladder'"):
         read_study("param_lader")
     (tmp_path / "x.yaml").write_text("ladder: [{change: a=1}\n")
-    with pytest.raises(hr.UsageError, match=r"cannot read the study: .*x\.yaml"):
+    with pytest.raises(UsageError, match=r"cannot read the study: .*x\.yaml"):
         read_study(tmp_path / "x.yaml")
 
 
@@ -74,8 +75,8 @@ def test_every_packaged_study_can_be_planned():
     names = ["cpu_sweep", "metadata", "multi_dataset", "param_ladder"]
     assert sorted(packaged_studies()) == [*names, "samples_per_episode", "validation_ram"]
     for name in packaged_studies():
-        study = read_study(name)
-        trials = plan(study, ["root=/x"], cpus=64)
+        study = read_study(name, ["root=/x"])
+        trials = plan(study, cpus=64)
         assert [t.label for t in trials if t.known] == [], name
         assert study.name == name
         assert study.about
@@ -174,7 +175,7 @@ def test_more_sources_than_the_mixture_has_are_skipped():
 
 
 def test_what_is_wrong_with_every_row_is_an_error():
-    with pytest.raises(hr.UsageError, match="batch_size"):
+    with pytest.raises(UsageError, match="batch_size"):
         planned({"ladder": [{"label": "x", "change": "bench.cpus=1"}]}, "loader.batchsize=3")
 
 
@@ -182,7 +183,7 @@ def test_a_mixture_beside_the_study_is_found(tmp_path):
     (tmp_path / "mine.yaml").write_text("root: /x\nsources: [{name: bridge}]")
     (tmp_path / "s.yaml").write_text("mixture: mine.yaml\nruns: [{label: a}, {label: b}]")
     study = read_study(tmp_path / "s.yaml")
-    assert (study.name, study.baseline) == ("s", "a")
+    assert (study.name, [row.label for row in study.rows()]) == ("s", ["a", "b"])
     assert len(plan(study, cpus=1)[0].job.mixture.sources) == 1
 
 
@@ -190,14 +191,14 @@ def test_rows_of_a_training_study_are_runs_of_the_command():
     study = study_from(
         {
             "train": "laq_debug",
-            "overrides": ["training.steps=50"],
+            "overrides": ["training.steps=50", "data.root=/x"],
             "ladder": [
                 {"label": "fast", "change": "training.lr=3e-3"},
                 {"label": "fewer", "sources": 2},
             ],
         }
     )
-    baseline, fast, fewer = plan(study, ["data.root=/x"], cpus=64)
+    baseline, fast, fewer = plan(study, cpus=64)
     common = ("train", "experiment=laq_debug", "training.steps=50", "data.root=/x")
     assert baseline.command[-4:] == common
     assert fast.command[-5:] == (*common, "training.lr=3e-3")

@@ -1,8 +1,8 @@
 """The index of a set of Parquet files: rows of every row group, and which columns there are.
 
-It is read from the footers once and kept as one JSON file with the stamps of the files, beside the
-data or in the cache. Opening it looks at every file's size and time of change; the footers of those
-that changed are read again, and the new index takes the place of the old one by a rename.
+It is read from the footers once and kept as one JSON file, beside the data or in the cache, with
+the size and time of change of every file. Opening it compares these with the files; the footers of
+files that changed are read again, and the new index replaces the old one.
 """
 
 from __future__ import annotations
@@ -55,9 +55,8 @@ class ParquetCatalog:
     """A set of Parquet files, in the order of their names.
 
     >>> import headrace as hr
-    >>> catalog = hr.ParquetCatalog.open("measurements/train")    # doctest: +SKIP
-    >>> catalog
-    <ParquetCatalog measurements/train: 180 files, 86,400,000 rows>  # doctest: +SKIP
+    >>> hr.ParquetCatalog.open("measurements/train")               # doctest: +SKIP
+    <ParquetCatalog measurements/train: 180 files, 86,400,000 rows>
     """
 
     def __init__(
@@ -85,10 +84,10 @@ class ParquetCatalog:
         cache: bool = False,
         progress: BuildProgress | None = None,
     ) -> ParquetCatalog:
-        """Open the index of a folder, a pattern or a list of files; make what is missing or stale.
+        """Open the index of a folder, a pattern or a list of files; index what is new or changed.
 
         A folder stands for the `*.parquet` files in it or, if there are none, anywhere below it.
-        cache: keep the index in the cache folder even if it could lie beside the data.
+        cache: keep the index in the cache folder even if the data's own folder can be written.
         """
         progress = progress or Quiet()
         title, paths, places, root = _found(where, cache)
@@ -101,7 +100,7 @@ class ParquetCatalog:
         if not todo and len(old) == len(paths):
             return cls(title, old, schemas, index)
         if old:
-            _tell(progress, title, [path for path in changed if path in known])
+            _note_changes(progress, title, [path for path in changed if path in known])
         files = _read(looked, kept, schemas, progress, title)
         index = _store(places, root, files, schemas)
         return cls(title, files, schemas, index, changed)
@@ -131,7 +130,7 @@ class ParquetCatalog:
         return self.schemas[counts.index(max(counts))]
 
     def digest(self, *, groups: bool = False) -> str:
-        """A short name for the files and their rows (and row groups), in whatever folder."""
+        """A short digest of the files' names and rows (and row groups), whatever their folder."""
         facts = [
             [os.path.basename(file.path), list(file.group_rows) if groups else file.rows]
             for file in self.files
@@ -140,9 +139,9 @@ class ParquetCatalog:
 
     def select(self, columns: Sequence[str] | None = None) -> Columns:
         """These columns (default: all) with their types, if every file with rows has them alike."""
-        usual = dict(self.columns)
-        chosen = list(usual) if columns is None else list(columns)
-        missing = [name for name in chosen if name not in usual]
+        common = dict(self.columns)
+        chosen = list(common) if columns is None else list(columns)
+        missing = [name for name in chosen if name not in common]
         if missing:
             listed = ", ".join(f"{name} ({kind})" for name, kind in self.columns) or "none"
             raise UnknownFieldError(
@@ -153,14 +152,14 @@ class ParquetCatalog:
         for number, file in holders.items():
             here = dict(self.schemas[number])
             for name in chosen:
-                if here.get(name) == usual[name]:
+                if here.get(name) == common[name]:
                     continue
                 if name not in here:
                     listed = ", ".join(here) or "none"
                     problem = f"this file has no column {name!r}; it has {listed}"
                 else:
                     problem = (
-                        f"column {name!r} is {here[name]} in this file and {usual[name]} elsewhere"
+                        f"column {name!r} is {here[name]} in this file and {common[name]} elsewhere"
                     )
                 raise DatasetError(
                     problem,
@@ -168,7 +167,7 @@ class ParquetCatalog:
                     field=name,
                     remedy="Write the file again with the columns of the others, or leave it out",
                 )
-        return tuple((name, usual[name]) for name in chosen)
+        return tuple((name, common[name]) for name in chosen)
 
     def place(self, row: int) -> tuple[str, int]:
         """File and number in it of a row, counted through all files."""
@@ -179,7 +178,7 @@ class ParquetCatalog:
         raise IndexError(row)
 
     def to_dict(self) -> dict[str, Any]:
-        """What it is, in plain values."""
+        """A summary in plain values."""
         rows = [count for file in self.files for count in file.group_rows]
         return {
             "path": self.path,
@@ -187,7 +186,7 @@ class ParquetCatalog:
             "files": len(self.files),
             "row_groups": self.groups,
             "rows": self.rows,
-            "rows_a_group": [min(rows, default=0), max(rows, default=0)],
+            "rows_per_group": [min(rows, default=0), max(rows, default=0)],
             "bytes": self.nbytes,
             "empty_files": sum(not file.rows for file in self.files),
             "columns": [{"name": name, "type": kind} for name, kind in self.columns],
@@ -209,13 +208,13 @@ def _files_in(folder: Path, pattern: str) -> Iterator[str]:
 
 
 def _found(where: Any, cache: bool) -> tuple[str, list[str], list[Path], str]:
-    """Title, files in order, places for the index, best first, and what its paths start from."""
+    """Title, files in order, places for the index (best first), and the root of its paths."""
     root = ""
     if isinstance(where, (str, os.PathLike)):
         title = os.fspath(where)
         folder = Path(where)
         if folder.is_dir():
-            root = str(folder)  # so that it may be moved, and be named in another way
+            root = str(folder)  # paths relative to it stay true when it is moved
             files = sorted(_files_in(folder, "*.parquet")) or sorted(
                 _files_in(folder, "**/*.parquet")
             )
@@ -229,7 +228,7 @@ def _found(where: Any, cache: bool) -> tuple[str, list[str], list[Path], str]:
         places = [_listed_place(files)]
     if not files:
         raise DatasetError(
-            "no Parquet files here",
+            "there are no Parquet files",
             file=title or None,
             remedy="Give a folder with *.parquet files, a pattern, or a list of files",
         )
@@ -258,7 +257,7 @@ def _unchanged(file: IndexedFile | None, size: int, mtime_ns: int) -> IndexedFil
     return file if file and (file.size, file.mtime_ns) == (size, mtime_ns) else None
 
 
-def _tell(progress: BuildProgress, title: str, changed: list[str]) -> None:
+def _note_changes(progress: BuildProgress, title: str, changed: list[str]) -> None:
     if changed:
         names = ", ".join(os.path.basename(path) for path in changed[:_NAMED])
         more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
@@ -272,7 +271,7 @@ def _read(
     progress: BuildProgress,
     title: str,
 ) -> list[IndexedFile]:
-    """All files, with the footers of those that are not known; new schemas are appended."""
+    """All files, after reading the footers of those not kept; new schemas are appended."""
     new = sum(size for (_, size, _), file in zip(looked, kept, strict=True) if file is None)
     progress.begin(title, new)
     files, errors, done, rows = [], [], 0, 0

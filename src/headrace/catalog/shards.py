@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from headrace.catalog.manifest import MISSING, cannot_write
 from headrace.engine.machine import allowed_cpus
 from headrace.errors import CatalogError, DatasetError, HeadraceError
-from headrace.formats.features import Schema, read_features
-from headrace.formats.rlds import FEATURES_FILE
+from headrace.formats.features import FEATURES_FILE, Schema, read_features
 from headrace.jobs import ProcessPool, WorkerLost
 
 if TYPE_CHECKING:

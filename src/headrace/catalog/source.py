@@ -77,7 +77,7 @@ def _choose(
 
 
 def _main_camera(schema: Schema) -> Field | None:
-    """The first colour camera by usual names, else the first that is not plainly a side one."""
+    """The first colour camera with a common name, else the first that is not a side one."""
     colour = [f for f in schema.cameras if f.dtype == "uint8" and f.shape[-1] in (3, 4, None)]
     main = [f for f in colour if not any(word in f.key for word in _NOT_MAIN)]
     return (

@@ -6,20 +6,20 @@
 
 Bounds count examples (in RLDS: episodes) in the order of the shards. Percentages are rounded to
 the closest episode, halves to the even one. Parts may overlap and repeat; a part that is empty
-drops out, an expression of nothing but empty parts is an error.
+is dropped, an expression of empty parts alone is an error.
 
-TFDS 4.9 has corners that one would not guess. These are followed, because a split must hold the
-same episodes here as there:
+TFDS 4.9 has surprising corner cases. They are followed, because a split must hold the same episodes
+here as there:
 
-- One unit on either side holds for both: `train[10:20%]` and `train[10%:20]` are `[10%:20%]`.
+- A unit on one side applies to both: `train[10:20%]` and `train[10%:20]` are `[10%:20%]`.
 - Shard bounds are clipped like a Python slice, while counts out of range are errors.
 - `[:0shard]` is the whole split, and a negative end below `-shards` wraps twice: of 4 shards
   `[:-6shard]` gives the first 2 and `[-6shard]` the first 3.
 - `[:]` and `all[...]` are errors; `[:-0]` is empty; `[-0:]` is everything.
 - `pct1_dropremainder` drops the remainder only where a bound is given: `[90%:]` reaches the end.
 
-One corner is not followed: a slice whose start lies behind its stop. What TFDS gives for
-`train[20:10]` depends on where the shards end: no data if the two lie in different shards; the
+One is not followed: a slice that starts behind its stop. What TFDS gives for
+`train[20:10]` depends on where the shards end: no data if the two are in different shards; the
 rest of the shard if they are one apart in the same shard; otherwise the rest of the shard and
 then a `FailedPreconditionError`. Here it is always a `SplitError`.
 """
@@ -64,7 +64,7 @@ class _Slice:
 
 
 class _Wrong(Exception):
-    """Why an expression cannot be, and how it could read (`{}` stands for a known split)."""
+    """What is wrong with an expression, and an example (`{}` is replaced by a known split)."""
 
     def __init__(self, reason: str, example: str = "{}[:90%]") -> None:
         super().__init__(reason)
@@ -108,7 +108,7 @@ def resolve_split(
 
 
 def _parse(text: str, lengths: Mapping[str, Sequence[int]]) -> list[_Slice]:
-    """One part as written; `all` stands for every split, in the dataset's order."""
+    """One part as written; `all` means every split, in the dataset's order."""
     match = _PART.fullmatch(text)
     if match is None:
         raise _Wrong(f"{text!r} is not of the form name[start:stop]")
@@ -195,7 +195,7 @@ def _episode(piece: _Slice, bound: float, count: int, rounding: Rounding) -> int
     else:
         episode = int(bound) * math.trunc(count / 100.0)
     if abs(episode) > count:
-        raise _Wrong(f"{episode} lies outside the {count} episodes of {piece.split!r}")
+        raise _Wrong(f"{episode} is outside the {count} episodes of {piece.split!r}")
     return episode + count if episode < 0 else episode
 
 

@@ -1,4 +1,4 @@
-"""A contact sheet: pairs of frames with their instructions, for people who would rather look."""
+"""A contact sheet: pairs of frames with their instructions, as a picture."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 
 from headrace.catalog.catalog import Catalog
 from headrace.errors import HeadraceError, UsageError
+from headrace.measure import theme
 
 __all__ = ["write_contact_sheet"]
 
 _FRAME = (132, 176)  # height and width given to one frame
 _CAPTION, _LINE = 46, 15
 _GAP = 10
-_PAPER, _INK, _GREY = (250, 250, 248), (30, 30, 30), (110, 110, 110)
+_PAPER, _INK, _SOFT, _GROUND = (
+    tuple(bytes.fromhex(colour[1:])) for colour in (theme.PAPER, theme.INK, theme.SOFT, "#e1e1de")
+)
 _FONT, _SCALE, _POINTS = cv2.FONT_HERSHEY_SIMPLEX, 0.4, 11
 _DEFAULT_OFFSET = 5
 
@@ -29,9 +32,12 @@ Image = NDArray[np.uint8]
 
 
 def write_contact_sheet(catalogs: list[Catalog], path: str, pairs: int | None = None) -> int:
-    """Write a picture of frame pairs (t, t + offset) of each dataset; how many it shows."""
+    """Write a picture of frame pairs (t, t + offset) of each dataset; the number of pairs."""
     if not path.lower().endswith((".png", ".jpg", ".jpeg")):
-        raise UsageError(f"{path!r} is not a picture's name", remedy="End it in .png or .jpg")
+        raise UsageError(
+            f"{path!r} does not name a PNG or JPEG file",
+            remedy="Give a name that ends in .png or .jpg",
+        )
     each = pairs or (8 if len(catalogs) == 1 else 1)
     cells = [cell for catalog in catalogs for cell in _cells(catalog, each)]
     if not cells:
@@ -74,7 +80,7 @@ def _cell(catalog: Catalog, episode: int, first: int, second: int) -> Image:
         cell[:height, left : left + width] = _fitted(catalog.frame(episode, t), height, width)
     name = catalog.roles.known.name if catalog.roles.known else catalog.name
     info = catalog.info(episode)
-    _write(cell, height + _LINE - 2, f"{name}  {info.id}  t = {first}, {second}", _GREY)
+    _write(cell, height + _LINE - 2, f"{name}  {info.id}  t = {first}, {second}", _SOFT)
     lines = _wrapped(catalog.instruction(episode, first), 2 * width)
     for number, line in enumerate(lines[:2]):
         _write(cell, height + (2 + number) * _LINE - 2, line, _INK)
@@ -82,7 +88,7 @@ def _cell(catalog: Catalog, episode: int, first: int, second: int) -> Image:
 
 
 def _fitted(frame: NDArray[Any], height: int, width: int) -> Image:
-    """A frame in colour, as large as fits, on grey."""
+    """A frame in colour, as large as fits, on a grey ground."""
     if frame.dtype != np.uint8:
         frame = cv2.normalize(frame.astype(np.float32), None, 0, 255, cv2.NORM_MINMAX)  # type: ignore[call-overload]
     image = np.ascontiguousarray(frame[..., :3], np.uint8)
@@ -91,7 +97,7 @@ def _fitted(frame: NDArray[Any], height: int, width: int) -> Image:
     scale = min(height / image.shape[0], width / image.shape[1])
     size = (max(1, round(image.shape[1] * scale)), max(1, round(image.shape[0] * scale)))
     small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    canvas: Image = np.full((height, width, 3), (225, 225, 222), np.uint8)
+    canvas: Image = np.full((height, width, 3), _GROUND, np.uint8)
     top, left = (height - small.shape[0]) // 2, (width - small.shape[1]) // 2
     canvas[top : top + small.shape[0], left : left + small.shape[1]] = small
     return canvas
@@ -99,12 +105,12 @@ def _fitted(frame: NDArray[Any], height: int, width: int) -> Image:
 
 @cache
 def _unicode_font() -> Any:
-    """A font with all scripts, which OpenCV has since version 5; None before."""
+    """OpenCV's font with all scripts; None before version 5, which lacks it."""
     face = getattr(cv2, "FontFace", None)
     return None if face is None else face("uni")
 
 
-def _write(image: Image, baseline: int, text: str, colour: tuple[int, int, int]) -> None:
+def _write(image: Image, baseline: int, text: str, colour: tuple[int, ...]) -> None:
     if (font := _unicode_font()) is not None:
         cv2.putText(image, text, (1, baseline), colour, font, _POINTS, 400)
     else:
@@ -123,5 +129,5 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Text in the letters that the plain font has."""
+    """Text in the letters of the plain font."""
     return unicodedata.normalize("NFKD", text).encode("ascii", "replace").decode()

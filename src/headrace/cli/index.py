@@ -15,6 +15,7 @@ from headrace.cli.output import (
     readable_bytes,
     readable_count,
 )
+from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace.catalog.catalog import Catalog
@@ -22,11 +23,11 @@ if TYPE_CHECKING:
 
 HELP = "index datasets, once: where every frame of every episode lies"
 DESCRIPTION = """\
-Index datasets: walk their shards once and note where every frame of every episode lies.
+Index datasets: walk their shards once and record where every frame of every episode lies.
 
 PATH is a dataset's version folder, a dataset's folder, or a root with many; or a folder of Parquet
-files, of which the footers are read. What is indexed already is only checked for changes; an
-interrupted run goes on where it was; several may run at once.
+files, whose footers are read. What is already indexed is only checked for changes; an interrupted
+run resumes where it was; several may run at the same time.
 """
 
 
@@ -47,18 +48,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cache",
         action="store_true",
-        help="keep catalogs below HEADRACE_CACHE even if they could lie beside the data",
+        help="keep catalogs below HEADRACE_CACHE even where the data's own folder can be written",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
     add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Index everything; 1 if some dataset could not be."""
+    """Index everything; 1 if some dataset could not be indexed."""
     from headrace.catalog.parquet import has_parquet
     from headrace.catalog.shards import ProgressBar, ShardPool
-    from headrace.cli.tables import index_tables, print_tables
-    from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets
 
     tables = [path for path in args.path if has_parquet(path)]
@@ -73,14 +72,14 @@ def run(args: argparse.Namespace) -> int:
             except HeadraceError as error:
                 failures.append(error)
     seconds = time.perf_counter() - started
-    sets = index_tables(tables, args.cache, failures)
+    sets = index_parquet(tables, args.cache, failures)
     failed = [failure.to_dict() for failure in failures]
     args.json.write({"datasets": rows, **({"tables": sets} if tables else {}), "failures": failed})
     if not args.json.on_stdout:
         if rows:
             _print(rows, seconds)
         if sets:
-            print_tables(sets)
+            _print_parquet(sets)
     for failure in failures:
         print(f"headrace index: {failure}", file=sys.stderr)
     return 1 if failures else 0
@@ -105,6 +104,32 @@ def _index(
         "seconds": round(time.perf_counter() - started, 4),
         "scanned_steps": progress.steps - before,
     }
+
+
+def index_parquet(
+    folders: list[str], cache: bool, failures: list[HeadraceError]
+) -> list[dict[str, Any]]:
+    """Index folders of Parquet files; errors are added to the failures."""
+    from headrace.catalog.parquet import ParquetCatalog
+    from headrace.catalog.shards import ProgressBar
+
+    sets = []
+    with ProgressBar("indexing", "rows") as progress:
+        for folder in folders:
+            started = time.perf_counter()
+            try:
+                catalog = ParquetCatalog.open(folder, cache=cache, progress=progress)
+            except HeadraceError as error:
+                failures.append(error)
+                continue
+            sets.append(
+                {
+                    **catalog.to_dict(),
+                    "read_files": len(catalog.changed),
+                    "seconds": round(time.perf_counter() - started, 4),
+                }
+            )
+    return sets
 
 
 def _summary(catalog: Catalog) -> dict[str, Any]:
@@ -160,5 +185,24 @@ def _print(rows: list[dict[str, Any]], seconds: float) -> None:
     print(
         f"{plural(len(rows), 'dataset')}, {plural(sum(r['episodes'] for r in rows), 'episode')}, "
         f"{plural(frames, 'frame')} in {seconds:.2f} s"
-        + (f" ({scanned:,} steps scanned)" if scanned else " (all were indexed already)")
+        + (f" ({scanned:,} steps scanned)" if scanned else " (all were already indexed)")
+    )
+
+
+def _print_parquet(sets: list[dict[str, Any]]) -> None:
+    print_table(
+        ["Parquet files", ">files", ">row groups", ">rows", ">columns", ">data", ">time", " "],
+        (
+            (
+                one["path"],
+                readable_count(one["files"]),
+                readable_count(one["row_groups"]),
+                readable_count(one["rows"]),
+                str(len(one["columns"])),
+                readable_bytes(one["bytes"]),
+                f"{one['seconds'] * 1000:,.0f} ms",
+                f"{plural(one['read_files'], 'footer')} read" if one["read_files"] else "",
+            )
+            for one in sets
+        ),
     )

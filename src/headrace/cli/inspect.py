@@ -17,7 +17,7 @@ from headrace.cli.output import (
 HELP = "show what is in datasets: splits, cameras, fields, instructions, pictures"
 DESCRIPTION = """\
 Show what is in datasets: splits, episodes, steps, cameras with size and encoding, bytes per frame,
-fields with shape and type, example instructions. Datasets that are not indexed yet are indexed.
+fields with shape and type, example instructions. Datasets without an index are indexed first.
 
 PATH is a dataset's version folder, a dataset's folder, or a root with many (one line each); or a
 folder of Parquet files: files, row groups, rows, columns and what differs between files.
@@ -34,17 +34,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a contact sheet of frame pairs with their instructions (PNG or JPEG)",
     )
     parser.add_argument(
-        "--pairs", type=int, metavar="N", help="pairs a dataset in the picture (default: 8, or 1)"
+        "--pairs",
+        type=int,
+        metavar="N",
+        help="pairs per dataset in the picture (default: 8 of one dataset, 1 of several)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Describe everything; 1 if some dataset could not be."""
+    """Describe everything; 1 if some dataset could not be opened."""
     from headrace.catalog.catalog import Catalog
     from headrace.catalog.describe import describe
     from headrace.catalog.parquet import has_parquet
     from headrace.catalog.shards import ProgressBar
-    from headrace.cli.tables import index_tables, print_table_set
+    from headrace.cli.index import index_parquet
     from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets
 
@@ -59,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
                 catalogs.append(catalog)
             except HeadraceError as error:
                 failures.append(error)
-    sets = index_tables(tables, False, failures)
+    sets = index_parquet(tables, False, failures)
     found = [*descriptions, *sets]
     if len(folders) + len(tables) == 1 and found:
         args.json.write(found[0])
@@ -72,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         elif descriptions:
             _print_many(descriptions)
         for one in sets:
-            print_table_set(one)
+            _print_parquet(one)
     if args.picture and catalogs:
         from headrace.cli.contact_sheet import write_contact_sheet
 
@@ -106,7 +109,7 @@ def _print_one(description: dict[str, Any]) -> None:
     print()
     roles = {key: role for role, key in description["roles"].items() if key}
     print_table(
-        ["camera", ">size", ">channels", "type", "encoding", ">bytes a frame", " "],
+        ["camera", ">size", ">channels", "type", "encoding", ">bytes/frame", " "],
         (
             (
                 camera["name"],
@@ -152,7 +155,7 @@ def _shape(field: dict[str, Any]) -> str:
     sizes = ["?" if size is None else str(size) for size in field["shape"]]
     shape = f"[{', '.join(sizes)}]" if sizes else "scalar"
     lists = "list of " * field["nesting"]
-    return f"{lists}{shape}{'' if field['per_step'] else ', once an episode'}"
+    return f"{lists}{shape}{'' if field['per_step'] else ', once per episode'}"
 
 
 def _print_many(descriptions: list[dict[str, Any]]) -> None:
@@ -184,9 +187,24 @@ def _print_many(descriptions: list[dict[str, Any]]) -> None:
             ">cameras",
             "main camera",
             "encoding",
-            ">bytes a frame",
-            "an instruction",
+            ">bytes/frame",
+            "example instruction",
         ],
         map(line, descriptions),
     )
     print(plural(len(descriptions), "dataset"))
+
+
+def _print_parquet(one: dict[str, Any]) -> None:
+    least, most = one["rows_per_group"]
+    groups = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    print(f"{one['path']}: {plural(one['files'], 'Parquet file')}, {readable_bytes(one['bytes'])}")
+    print(
+        f"{plural(one['rows'], 'row')} in {plural(one['row_groups'], 'row group')} of {groups}"
+        + (f"; {plural(one['empty_files'], 'file')} without rows" if one["empty_files"] else "")
+    )
+    print()
+    print_table(["column", "type"], ((c["name"], c["type"]) for c in one["columns"]))
+    if one["other_schemas"]:
+        print(f"\nsome files have other columns or types ({one['other_schemas']} other schemas)")
+    print(f"\nindex: {one['index'] or 'not stored: there is no writable folder for it'}")

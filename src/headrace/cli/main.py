@@ -1,4 +1,4 @@
-"""Entry point: reads the command line, runs the command, turns errors into messages."""
+"""Entry point: parses the command line, runs the command, turns errors into messages."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ headrace feeds GPUs with training data from mixtures of many robot-learning data
 
 It reads RLDS datasets as TFDS wrote them, without TensorFlow. Start here:
 
-  headrace synth oxe                  29 small datasets to play with
+  headrace synth oxe                  29 small datasets to try things with
   headrace index oxe                  index every dataset below a folder, once
   headrace inspect oxe                what is in them
   headrace inspect oxe/bridge/0.1.0 --picture bridge.png
@@ -47,9 +47,9 @@ It reads RLDS datasets as TFDS wrote them, without TensorFlow. Start here:
   headrace report RUN ...             plots of a benchmark or training run; several compared
 """
 _EPILOG = """\
-exit code: 0 all well, 1 something is wrong (the data, a run of a study, what the doctor says),
-2 the command could not be carried out, 130 interrupted. Catalogs lie in <dataset>/.headrace, or
-below HEADRACE_CACHE (default: the user's cache folder) where the data cannot be written.
+exit code: 0 success, 1 something is wrong (with the data, a run of a study, the doctor's verdict),
+2 the command could not be carried out, 130 interrupted. Catalogs are kept in <dataset>/.headrace,
+or below HEADRACE_CACHE (default: the user's cache folder) where the dataset is read-only.
 """
 
 
@@ -77,7 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments; overrides (`key=value`) may stand anywhere, which argparse does not do."""
+    """The arguments; overrides (`key=value`) may be anywhere, which argparse does not support."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for number, (word, following) in enumerate(pairwise(words)):
         if word == "--json" and _is_override(following):
@@ -142,5 +142,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def entry() -> None:
-    """What the `headrace` script calls."""
+    """The `headrace` script."""
     sys.exit(main())

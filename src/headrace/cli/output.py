@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from headrace.measure.bench.run import Watch
+    from headrace.measure.bench import Watch
 
 __all__ = [
     "JsonOutput",
@@ -143,7 +143,8 @@ def one_line(text: str, limit: int | None = None) -> str:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table on stdout; columns whose name starts with ">" are aligned to the right.
 
-    In a terminal it fits the width, by shortening cells; elsewhere it is as wide as it must be.
+    A column without a name is for remarks, and is left out if there are none. In a terminal the
+    table fits the width, by shortening cells; elsewhere it is as wide as need be.
 
     >>> print_table(["name", ">steps"], [("bridge", "1,031"), ("rt1", "40")])
     name    steps
@@ -156,8 +157,10 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    cells = [[one_line(cell, 72) for cell in row] for row in rows]
+    shown = [n for n, name in enumerate(columns) if name.strip() or any(row[n] for row in cells)]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
+    for column in (columns[n] for n in shown):
         right = column.startswith(">")
         table.add_column(
             Text(column.lstrip(">")),
@@ -165,8 +168,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
             no_wrap=True,
             overflow="ellipsis",
         )
-    for row in rows:
-        table.add_row(*(Text(one_line(cell, 72)) for cell in row))
+    for row in cells:
+        table.add_row(*(Text(row[n]) for n in shown))
     console = Console(width=None if sys.stdout.isatty() else 10_000)
     with console.capture() as captured:
         console.print(table)

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Write the report; 1 if something in the runs could not be read."""
     from headrace.measure.report import write_comparison, write_run_report
-    from headrace.measure.report.runs import read_runs
+    from headrace.measure.report.comparison import read_runs
     from headrace.measure.report.tables import COLUMNS, run_tables, summary_cells, switch_table
     from headrace.measure.verdict import comparison_verdict
 

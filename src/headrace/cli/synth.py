@@ -1,4 +1,4 @@
-"""`headrace synth`: datasets to play, test and measure with."""
+"""`headrace synth`: synthetic datasets to try, test and measure with."""
 
 from __future__ import annotations
 
@@ -27,23 +27,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", help="folder to write the datasets to")
     parser.add_argument("--preset", choices=("oxe29", "plain", "odd", "network"), default="oxe29")
     parser.add_argument(
-        "--episodes", type=int, default=8, metavar="N", help="episodes a dataset (default: 8)"
+        "--episodes",
+        type=int,
+        default=8,
+        metavar="N",
+        help="training episodes per dataset (default: 8)",
     )
     parser.add_argument(
-        "--rows", type=int, metavar="N", help="rows a file, of network (default: 4096)"
+        "--rows", type=int, metavar="N", help="preset network: rows per file (default: 4096)"
     )
     parser.add_argument(
         "--row-group",
         type=int,
         metavar="N",
-        help="rows a row group, of network (default: 1048576, as pyarrow has it)",
+        help="preset network: rows per row group (default: 1048576, as pyarrow's)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="another seed, other pictures")
+    parser.add_argument("--seed", type=int, default=0, help="of all content (default: 0)")
     parser.add_argument(
         "--only",
         metavar="NAME",
         action="append",
-        help="only this dataset, by its registry name, or split of network; may be repeated",
+        help="only this dataset, by its registry name, or split (preset network); may be repeated",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
     add_json_option(parser)
@@ -58,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         for option in ("rows", "row_group"):
             if getattr(args, option) is not None:
                 raise UsageError(
-                    f"--{option.replace('_', '-')} is for the preset network",
+                    f"--{option.replace('_', '-')} needs the preset network, not {args.preset}",
                     remedy="Leave it out, or add --preset network",
                 )
     started = time.perf_counter()
@@ -96,12 +100,12 @@ def _datasets(args: argparse.Namespace, report: Any) -> list[Any]:
 def _network(args: argparse.Namespace, report: Any) -> list[Any]:
     from headrace.testing.network import synthesize_network
 
-    asked = {"rows": args.rows, "row_group": args.row_group}
+    chosen = {"rows": args.rows, "row_group": args.row_group}
     return synthesize_network(
         args.dir,
         seed=args.seed,
         only=args.only,
         workers=args.workers,
         report=report,
-        **{name: value for name, value in asked.items() if value is not None},
+        **{name: value for name, value in chosen.items() if value is not None},
     )

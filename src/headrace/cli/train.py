@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import JsonOutput, add_json_option
-from headrace.errors import HeadraceError, UsageError
+from headrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from headrace.recipes.training.result import Ended
+    from headrace.recipes.training.run_folder import Ended
 
 HELP = "train a model of a recipe on a mixture: configs, checkpoints, profile, verdict"
 DESCRIPTION = """\
@@ -26,10 +25,10 @@ imported. A run's folder has its config, log, metrics, checkpoints, profile, ver
   headrace train experiment=laq_oxe_local data.root=/data/oxe data.loader.batch_size=128
   headrace train experiment=laq_oxe_local data.root=/data/oxe model=small training.steps=1000
   headrace train experiment=laq_debug --cfg                  what that means, key by key
-  headrace train experiment=laq_debug training.resume=auto   go on with the newest run of it
+  headrace train experiment=laq_debug training.resume=auto   continue its newest run
   headrace train experiment=mine --config-dir conf           experiments of your own
 
-Ctrl-C ends a run after the step under way, with a checkpoint; again ends it at once.
+Ctrl-C ends a run after the current step, with a checkpoint; a second one ends it at once.
 Exit code: 0 trained, 1 the run failed, 2 it could not begin, 130 interrupted.
 """
 
@@ -57,29 +56,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train; 0 if it came to its end."""
     from headrace.recipes.training.compose import compose
+    from headrace.recipes.training.run_folder import RunFolder, find_resume
 
     if args.list or not args.overrides:
         return _list(args.config_dir)
     try:
         composed = compose(args.overrides, args.config_dir)
     except ModuleNotFoundError as error:
-        raise _missing(error) from error
-    plan = import_module(f"headrace.recipes.{composed.recipe}.options").checked(composed)
+        if error.name is None or error.name.split(".")[0] != "hydra":
+            raise
+        raise UsageError(
+            "training needs hydra, which is not installed", remedy="pip install 'headrace[train]'"
+        ) from error
+    options = composed.recipe.read(composed.experiment, composed.values)
     if args.dry:
-        return _print_config(plan.config(), args.json)
-    try:
-        program = import_module(f"headrace.recipes.{composed.recipe}.program")
-    except ModuleNotFoundError as error:
-        raise _missing(error) from error
+        return _print_config(options.config(), args.json)
+    runs = Path(options.runs)
+    resume = find_resume(options.resume, runs, options.name)
+    folder = RunFolder(runs, options.name, options.config(), resume)
     with args.json.kept_clean():
-        ended: Ended = program.train(plan)
+        ended = composed.recipe.train(options, folder)
     args.json.write(ended.result)
     if ended.status == "failed":
         print(f"headrace train: {ended.cause}", file=sys.stderr)
         return 1
     if ended.status == "interrupted":
         if ended.result:  # else this is not the first rank
-            _say_how_to_continue(args, ended)
+            _print_resume_hint(args, ended)
         return 130
     return 0
 
@@ -96,7 +99,7 @@ def _list(folders: list[Path]) -> int:
 
 
 def _print_config(config: dict[str, Any], json: JsonOutput) -> int:
-    from headrace.config.documents import to_yaml
+    from headrace.config import to_yaml
 
     json.write(config)
     if not json.on_stdout:
@@ -104,7 +107,7 @@ def _print_config(config: dict[str, Any], json: JsonOutput) -> int:
     return 0
 
 
-def _say_how_to_continue(args: argparse.Namespace, ended: Ended) -> None:
+def _print_resume_hint(args: argparse.Namespace, ended: Ended) -> None:
     last = ended.result.get("last_checkpoint")
     if not last:
         print("interrupted before there was a checkpoint", file=sys.stderr)
@@ -112,13 +115,4 @@ def _say_how_to_continue(args: argparse.Namespace, ended: Ended) -> None:
     words = [each for each in args.overrides if not each.startswith("training.resume=")]
     folders = [word for each in args.config_dir for word in ("--config-dir", str(each))]
     words = ["headrace", "train", *words, f"training.resume={ended.folder}", *folders]
-    print(f"interrupted; to go on: {shlex.join(words)}", file=sys.stderr)
-
-
-def _missing(error: ModuleNotFoundError) -> HeadraceError:
-    if error.name is None or error.name.split(".")[0] not in ("hydra", "torch", "lightning"):
-        raise error
-    return UsageError(
-        f"training needs {error.name}, which is not installed",
-        remedy="pip install 'headrace[train]'",
-    )
+    print(f"interrupted; to resume: {shlex.join(words)}", file=sys.stderr)

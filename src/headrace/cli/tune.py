@@ -7,42 +7,38 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.output import (
-    add_json_option,
-    plural,
-    print_resume_hint,
-    print_table,
-    run_line,
-)
+from headrace.cli.output import add_json_option, plural, print_resume_hint, print_table, run_line
+from headrace.cli.study import print_attempt
 
 if TYPE_CHECKING:
-    from headrace.tuning.attempt import Attempt
-    from headrace.tuning.search.asked import Asked
-    from headrace.tuning.search.space import Space
-    from headrace.tuning.search.tune import Tuned
+    from headrace.tuning.search import Space
+    from headrace.tuning.tune import Tuned
 
 HELP = "search a backend's options under a memory floor and a time budget; the winner and why"
 DESCRIPTION = """\
-Searches the options of a backend by itself: first one at a time, each beside a run of the best so
-far, then combinations (with Optuna where it is installed), and at the end the winner against the
-defaults, in turns; only that is reported as a gain. What is delivered stays the same: shuffling,
-samples and order are left alone. headrace itself has nothing to tune; asked for it, this checks.
+Searches the options of a backend: first one at a time, then combinations that Optuna proposes, in
+rounds that each have a run of the defaults. At the end the best run against the defaults again, in
+turns; only that is reported as a gain. What is delivered stays the same: shuffling, samples and
+order are left alone. headrace itself should need no tuning; without --backend this checks that.
 
   headrace tune oxe29 root=/data/oxe --backend tfdata
   headrace tune mine.yaml --backend torch --minutes 5 --seconds 4 torch.workers=8
   headrace tune oxe29 root=/data/oxe
 
 Options given as KEY=VALUE stay as given. Runs that fail are notes, not the end. Ctrl-C keeps the
-best so far; the same command goes on. Results: OUT/tuned.yaml, log.md, result.json, runs/.
+best so far; the same command continues. Needs Optuna: pip install 'headrace[tune]'.
+Results: OUT/tuned.yaml, log.md, result.json, runs/.
 """
+
+_COMBINATIONS = 5  # that are printed; log.md has all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mixture", metavar="MIXTURE", help="a YAML file or a packaged mixture")
-    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="of every run")
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="for every run")
     parser.add_argument("--backend", default="headrace", help="what to tune (default: headrace)")
     parser.add_argument(
-        "--minutes", type=float, default=15.0, help="of the whole search (default: 15)"
+        "--minutes", type=float, default=15.0, help="for the whole search (default: 15)"
     )
     parser.add_argument(
         "--min-available",
@@ -57,89 +53,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reorder",
         action="store_true",
-        help="also try options that shuffle worse or better, as shuffle buffers",
+        help="also try options that shuffle better or worse, such as shuffle buffers",
     )
     parser.add_argument("--out", type=Path, help="folder (default: tunes/MIXTURE_BACKEND)")
     add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.loader.options import parse_size
-    from headrace.measure.bench.settings import BenchSettings
-    from headrace.tuning.guard import Guard
-    from headrace.tuning.search.asked import Asked
-    from headrace.tuning.search.tune import tune
+    from headrace.tuning.study.document import Entry, Study
+    from headrace.tuning.study.trial import Guard
+    from headrace.tuning.tune import tune
 
-    asked = Asked(
-        args.mixture,
-        tuple(args.overrides),
-        args.backend,
-        BenchSettings(seconds=args.seconds, warmup=args.warmup),
-        Guard(min_available=parse_size(args.min_available)),
-        args.minutes,
-        args.reorder,
+    study = Study(
+        mixture=args.mixture,
+        overrides=tuple(args.overrides),
+        backend=args.backend,
+        seconds=args.seconds,
+        warmup=args.warmup,
+        guard=Guard(min_available=args.min_available),
+        runs=(Entry(label="defaults"),),
     )
     folder = args.out or Path("tunes") / f"{Path(args.mixture).stem}_{args.backend}"
     quiet = args.json.on_stdout
+
+    def announce(space: Space) -> None:
+        options, values = plural(len(space.knobs), "option"), plural(len(space.singles()), "value")
+        print(
+            f"{options} of {args.backend} with {values} to try, {args.minutes:g} minutes",
+            flush=True,
+        )
+
     with run_line(quiet=quiet, step=False) as watch:
         tuned = tune(
-            asked,
+            study,
             folder,
+            minutes=args.minutes,
+            reorder=args.reorder,
             watch=watch,
-            tell=(lambda *_: None) if quiet else _tell,
-            begun=(lambda _: None) if quiet else lambda space: _announce(space, asked),
+            tell=(lambda *_: None) if quiet else print_attempt,
+            begun=(lambda _: None) if quiet else announce,
         )
     args.json.write(json.loads((folder / "result.json").read_text()))
     if not quiet:
-        _print(tuned, asked)
+        _print(tuned)
     if tuned.found.ended == "interrupted":
         print_resume_hint()
         return 130
     return 1 if tuned.found.ended == "nothing runs" else 0
 
 
-# -- what is printed -----------------------------------------------------------------------------
+def _print(tuned: Tuned) -> None:
+    from headrace.tuning.tune import combination_rows, option_rows
 
-
-def _announce(space: Space, asked: Asked) -> None:
-    print(
-        f"{plural(len(space.knobs), 'option')} of {asked.backend} with "
-        f"{plural(space.values, 'value')} to try, {asked.minutes:g} minutes",
-        flush=True,
-    )
-
-
-def _tell(what: str, number: int, attempt: Attempt) -> None:
-    """A line for each run as it ends: searches are long, and their output is often a file."""
-    rate = f", {attempt.samples_per_s:,.0f} samples/s" if attempt.samples_per_s else ""
-    why = f": {attempt.cause}" if attempt.cause else ""
-    again = f", round {number + 1}" if number else ""
-    print(f"{what}{again}: {attempt.status}{rate}{why}", flush=True)
-
-
-def _print(tuned: Tuned, asked: Asked) -> None:
-    from headrace.tuning.search.reason import HEADS, cells, reason
-
-    found = tuned.found
-    ladder = [cells(step) for step in found.steps if step.stage == "ladder"]
-    if ladder:
+    if options := option_rows(tuned):
         print()
-        print_table(HEADS, ladder)
-    combined = [t for step in found.steps if step.stage == "sampler" for t in step.tried]
-    if combined:
-        best = max(t.contrast.ratio or 0.0 for t in combined)
-        kept = sum(t.kept for t in combined)
-        print(
-            f"\n{plural(len(combined), 'combination')} by {found.sampler}: {kept} kept, the "
-            f"fastest at {best:.2f} of the best so far"
-        )
-    if tuned.fixed:
-        print(f"\nleft as given: {', '.join(tuned.fixed)}")
-    print(f"\n{reason(found, asked)}")
-    print(f"\n  {asked.command(found.winner)}")
-    before = found.runs - tuned.made
-    known = f", {before} known from before" if before else ""
+        print_table(("option", "speed of each value (the defaults: 1)"), options)
+    if combinations := combination_rows(tuned):
+        print(f"\nThe best of {plural(len(combinations), 'combination')}:")
+        for changed, speed in combinations[:_COMBINATIONS]:
+            print(f"  {speed}  {changed}")
+    if tuned.space.fixed:
+        print(f"\nLeft as given: {', '.join(tuned.space.fixed)}")
+    print(f"\n{tuned.words}\n\n  {tuned.command}\n")
+    before = tuned.found.runs - tuned.made
+    remembered = f", {before} remembered" if before > 0 else ""
     print(
-        f"\n{plural(tuned.made, 'run')} made{known}; tuned.yaml, log.md, result.json and the runs "
-        f"are in {tuned.folder}"
+        f"{plural(tuned.made, 'run')} made{remembered}; tuned.yaml, log.md, result.json and the "
+        f"runs are in {tuned.folder}"
     )

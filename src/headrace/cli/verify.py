@@ -1,4 +1,4 @@
-"""`headrace verify`: are the data what they were when they were written?"""
+"""`headrace verify`: check the data against their checksums."""
 
 from __future__ import annotations
 

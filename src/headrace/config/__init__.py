@@ -10,7 +10,19 @@ A relative path is relative to the YAML file, in an override to the current fold
 checked on loading and errors name the key path, so nothing is opened for a mixture with a typo.
 """
 
-from headrace.config.documents import packaged_mixtures
+from headrace.config.documents import overridden, packaged_mixtures, read_document, to_yaml
 from headrace.config.mixture import Mixture, Source
+from headrace.config.typed import nearest, plain, shown, typed
 
-__all__ = ["Mixture", "Source", "packaged_mixtures"]
+__all__ = [
+    "Mixture",
+    "Source",
+    "nearest",
+    "overridden",
+    "packaged_mixtures",
+    "plain",
+    "read_document",
+    "shown",
+    "to_yaml",
+    "typed",
+]

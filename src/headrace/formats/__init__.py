@@ -1,1 +1,1 @@
-"""How datasets lie on disk: scan them for byte ranges, and turn bytes back into values."""
+"""Formats of datasets: find the byte ranges of their values, and decode those."""

@@ -209,7 +209,7 @@ def _check_steps(start: int, parts: list[Part], record: RecordIndex) -> None:
 
 # Values.
 
-Parts = tuple[Part, ...]
+Shape = tuple[int | None, ...]
 Fetch = Callable[[int, int], bytes]  #: (offset, length) relative to the record's payload
 
 
@@ -241,15 +241,8 @@ def values(field: Field, places: EpisodePlaces, fetch: Fetch, start: int, stop: 
             f"{field.key!r} has a type that headrace cannot read ({field.dtype})",
             remedy="Choose another field; the others of the dataset are not affected",
         )
-    parts = parts_of(field)
     try:
-        if field.ragged:
-            return _ragged(field, parts, places, fetch, start, stop)
-        if parts[0].storage == FIXED:
-            return _fixed(field, parts[0], places, fetch, start, stop)
-        if parts[-1].storage == BLOBS:
-            return _encoded(field, parts, places, fetch, start, stop)
-        return _span(field, parts, places, fetch, start, stop)
+        return _FieldReader(field, parts_of(field), places, fetch).read(start, stop)
     except RecordError as error:
         raise error.within(field=field.key) from None
 
@@ -287,128 +280,132 @@ def _absent(part: Part, has: int, steps: int) -> RecordError:
     )
 
 
-def _fixed(
-    field: Field, part: Part, places: EpisodePlaces, fetch: Fetch, start: int, stop: int
-) -> NDArray[Any]:
-    if not part.step_bytes or start == stop:
-        return np.zeros((stop - start, *_sizes(field)), field.np_dtype)
-    if not places.start(part):
-        raise _absent(part, 0, places.steps)
-    width = part.step_bytes
-    data = fetch(places.start(part) + start * width, (stop - start) * width)
-    numbers = np.frombuffer(data, "<f4").reshape(stop - start, *_sizes(field))
-    return numbers.astype(field.np_dtype)
+@dataclass(frozen=True, slots=True)
+class _FieldReader:
+    """Reads one field of one episode."""
 
+    field: Field
+    parts: tuple[Part, ...]
+    places: EpisodePlaces
+    fetch: Fetch
 
-def _encoded(
-    field: Field,
-    parts: Parts,
-    places: EpisodePlaces,
-    fetch: Fetch,
-    start: int,
-    stop: int,
-) -> Any:
-    """Images, still encoded, or decoded tensors."""
-    raw = blobs(parts[-1], places, fetch, start, stop)
-    if field.kind == "image":
-        return _objects(raw)
-    shapes = _shapes(field, parts[0], places, fetch, places.steps)[start:stop]
-    tensors = [decode_tensor(data, field, shape) for data, shape in zip(raw, shapes, strict=True)]
-    if None in field.shape:
-        return tensors
-    return np.stack(tensors) if tensors else np.zeros((0, *_sizes(field)), field.np_dtype)
+    def read(self, start: int, stop: int) -> Any:
+        if self.field.ragged:
+            return self._ragged(start, stop)
+        if self.parts[0].storage == FIXED:
+            return self._fixed(start, stop)
+        if self.parts[-1].storage == BLOBS:
+            return self._encoded(start, stop)
+        return self._span(start, stop) if self.field.per_step else self._episode_value()
 
+    def _fixed(self, start: int, stop: int) -> NDArray[Any]:
+        part, shape = self.parts[0], (stop - start, *_sizes(self.field))
+        if not part.step_bytes or start == stop:
+            return np.zeros(shape, self.field.np_dtype)
+        first = self.places.start(part)
+        if not first:
+            raise _absent(part, 0, self.places.steps)
+        width = part.step_bytes
+        data = self.fetch(first + start * width, (stop - start) * width)
+        return np.frombuffer(data, "<f4").reshape(shape).astype(self.field.np_dtype)
 
-def _span(
-    field: Field,
-    parts: Parts,
-    places: EpisodePlaces,
-    fetch: Fetch,
-    start: int,
-    stop: int,
-) -> Any:
-    """Varints and texts, whose steps have no fixed place, and values of the whole episode."""
-    if not field.per_step:
-        return _episode_value(field, parts, places, fetch)
-    width = field.width
-    if width is None:
-        raise RecordError(f"a step's {field.key!r} has no fixed number of values")
-    if parts[0].list_kind == INTS and places.size(parts[0]):
-        data = fetch(places.start(parts[0]), places.size(parts[0]))
-        wanted = decode_varints(data, start * width, stop * width, count=places.steps * width)
-        return _typed(wanted, field).reshape(stop - start, *_sizes(field))
-    flat = _list(parts[0], places, fetch)
-    if len(flat) != places.steps * width:
-        raise _absent(parts[0], len(flat), places.steps)
-    chosen = flat[start * width : stop * width].reshape(stop - start, *_sizes(field))
-    return _typed(chosen, field)
+    def _encoded(self, start: int, stop: int) -> Any:
+        """Images, still encoded, or decoded tensors."""
+        field = self.field
+        raw = blobs(self.parts[-1], self.places, self.fetch, start, stop)
+        if field.kind == "image":
+            return _objects(raw)
+        tensors = self._tensors(raw, self._shapes(self.places.steps)[start:stop])
+        if None in field.shape:
+            return tensors
+        return np.stack(tensors) if tensors else np.zeros((0, *_sizes(field)), field.np_dtype)
 
+    def _span(self, start: int, stop: int) -> Any:
+        """Varints and texts, whose steps have no fixed place."""
+        field, part, steps = self.field, self.parts[0], self.places.steps
+        width = field.width
+        if width is None:
+            raise RecordError(f"a step's {field.key!r} has no fixed number of values")
+        shape = (stop - start, *_sizes(field))
+        if part.list_kind == INTS and self.places.size(part):
+            data = self.fetch(self.places.start(part), self.places.size(part))
+            wanted = decode_varints(data, start * width, stop * width, count=steps * width)
+            return _typed(wanted, field).reshape(shape)
+        flat = self._list(part)
+        if len(flat) != steps * width:
+            raise _absent(part, len(flat), steps)
+        return _typed(flat[start * width : stop * width].reshape(shape), field)
 
-def _episode_value(field: Field, parts: Parts, places: EpisodePlaces, fetch: Fetch) -> Any:
-    flat = _list(parts[-1], places, fetch)
-    if field.nesting == 0 and field.width is not None and field.width and not len(flat):
-        raise _absent(parts[-1], 0, 1)
-    sizes = [-1 if size is None else size for size in field.shape]
-    if field.kind == "image":
-        return flat if field.nesting else flat[0]
-    if field.encoding is not None:
-        shapes = _shapes(field, parts[0], places, fetch, len(flat))
-        tensors = [decode_tensor(d, field, s) for d, s in zip(flat, shapes, strict=True)]
-        return tensors if field.nesting else tensors[0]
-    if -1 in sizes and field.nesting:
-        raise RecordError(f"{field.key!r} has two unknown dimensions")
-    whole = _typed(flat, field).reshape([-1, *sizes] if field.nesting else sizes)
-    return whole if field.nesting or field.shape else whole[()]
+    def _episode_value(self) -> Any:
+        field, flat = self.field, self._list(self.parts[-1])
+        if field.nesting == 0 and field.width and not len(flat):
+            raise _absent(self.parts[-1], 0, 1)
+        if field.kind == "image":
+            return flat if field.nesting else flat[0]
+        if field.encoding is not None:
+            tensors = self._tensors(flat, self._shapes(len(flat)))
+            return tensors if field.nesting else tensors[0]
+        sizes = [-1 if size is None else size for size in field.shape]
+        if -1 in sizes and field.nesting:
+            raise RecordError(f"{field.key!r} has two unknown dimensions")
+        whole = _typed(flat, field).reshape([-1, *sizes] if field.nesting else sizes)
+        return whole if field.nesting or field.shape else whole[()]
 
+    def _ragged(self, start: int, stop: int) -> Any:
+        """Nested lists of arrays, rebuilt from flat values and row lengths."""
+        field = self.field
+        rows = field.nesting + field.per_step - 1
+        value_parts = self.parts[rows + 1 :] if field.stores_shape else self.parts
+        flat, *lengths = (self._list(part) for part in value_parts)
+        level: Any
+        if field.kind == "image":
+            level = flat
+        elif field.encoding is not None:
+            level = _objects(self._tensors(flat, self._shapes(len(flat))))
+        else:
+            if field.width is None or (len(flat) % field.width if field.width else len(flat)):
+                raise RecordError(f"{len(flat)} flat values do not fill rows of {field.shape}")
+            level = _typed(flat, field).reshape(-1, *_sizes(field))
+        for row_lengths in reversed(lengths):
+            stops = np.cumsum(row_lengths)
+            total = int(stops[-1]) if len(stops) else 0
+            if (row_lengths < 0).any() or total != len(level):
+                raise RecordError(f"row lengths sum to {total}, not to {len(level)} values")
+            firsts = stops - row_lengths
+            level = [level[a:b] for a, b in zip(firsts.tolist(), stops.tolist(), strict=True)]
+        if not field.per_step:
+            return level
+        if len(level) != self.places.steps:
+            raise RecordError(f"{len(level)} rows for {self.places.steps} steps")
+        return level[start:stop]
 
-def _ragged(
-    field: Field,
-    parts: Parts,
-    places: EpisodePlaces,
-    fetch: Fetch,
-    start: int,
-    stop: int,
-) -> Any:
-    """Nested lists of arrays, rebuilt from flat values and row lengths."""
-    rows = field.nesting + field.per_step - 1
-    value_parts = parts[rows + 1 :] if field.stores_shape else parts
-    flat = _list(value_parts[0], places, fetch)
-    lengths = [_list(part, places, fetch) for part in value_parts[1:]]
-    level: Any
-    if field.kind == "image":
-        level = flat
-    elif field.encoding is not None:
-        shapes = _shapes(field, parts[0], places, fetch, len(flat))
-        tensors = [decode_tensor(d, field, s) for d, s in zip(flat, shapes, strict=True)]
-        level = _objects(tensors)
-    else:
-        if field.width is None or (len(flat) % field.width if field.width else len(flat)):
-            raise RecordError(f"{len(flat)} flat values do not fill rows of shape {field.shape}")
-        level = _typed(flat, field).reshape(-1, *_sizes(field))
-    for row_lengths in reversed(lengths):
-        stops = np.cumsum(row_lengths)
-        total = int(stops[-1]) if len(stops) else 0
-        if (row_lengths < 0).any() or total != len(level):
-            raise RecordError(f"row lengths sum to {total}, not to {len(level)} values")
-        firsts = stops - row_lengths
-        level = [level[a:b] for a, b in zip(firsts.tolist(), stops.tolist(), strict=True)]
-    if not field.per_step:
-        return level
-    if len(level) != places.steps:
-        raise RecordError(f"{len(level)} rows for {places.steps} steps")
-    return level[start:stop]
+    def _list(self, part: Part) -> NDArray[Any]:
+        """All elements of a span: numbers, or an object array of bytes."""
+        size = self.places.size(part)
+        data = self.fetch(self.places.start(part), size) if size else b""
+        if part.list_kind == INTS:
+            return decode_varints(data)
+        if part.list_kind == FLOATS:
+            return np.frombuffer(data, "<f4")
+        return _objects(_cut(data, 0, blob_ends(data, 0, len(data))))
 
+    def _tensors(self, raw: Iterable[bytes], shapes: list[Shape]) -> list[NDArray[Any]]:
+        return [decode_tensor(d, self.field, s) for d, s in zip(raw, shapes, strict=True)]
 
-def _list(part: Part, places: EpisodePlaces, fetch: Fetch) -> NDArray[Any]:
-    """All elements of a span: numbers, or an object array of bytes."""
-    size = places.size(part)
-    data = fetch(places.start(part), size) if size else b""
-    if part.list_kind == INTS:
-        return decode_varints(data)
-    if part.list_kind == FLOATS:
-        return np.frombuffer(data, "<f4")
-    found = _cut(data, 0, blob_ends(data, 0, len(data)))
-    return _objects(found)
+    def _shapes(self, count: int) -> list[Shape]:
+        """The shape of each of `count` encoded tensors: the schema's, or the one stored with it."""
+        declared = self.field.shape
+        if not self.field.stores_shape:
+            return [declared] * count
+        flat = self._list(self.parts[0])
+        if len(flat) != count * len(declared):
+            raise RecordError(f"{len(flat)} stored sizes for {count} tensors of shape {declared}")
+        rows = flat.reshape(count, len(declared)).tolist()
+        for row in rows:
+            for size, stored in zip(declared, row, strict=True):
+                if stored < 0 or (size is not None and size != stored):
+                    raise RecordError(f"stored shape {tuple(row)} does not fit {declared}")
+        return [tuple(row) for row in rows]
 
 
 def _objects(items: list[Any]) -> NDArray[np.object_]:
@@ -420,26 +417,7 @@ def _objects(items: list[Any]) -> NDArray[np.object_]:
 
 
 def _typed(flat: NDArray[Any], field: Field) -> NDArray[Any]:
-    if flat.dtype == object:
-        return flat
-    return flat.astype(field.np_dtype)
-
-
-def _shapes(
-    field: Field, part: Part, places: EpisodePlaces, fetch: Fetch, count: int
-) -> list[tuple[int | None, ...]]:
-    """The shape of each of `count` encoded tensors: the schema's, or the one stored with it."""
-    if not field.stores_shape:
-        return [field.shape] * count
-    flat = _list(part, places, fetch)
-    if len(flat) != count * len(field.shape):
-        raise RecordError(f"{len(flat)} stored sizes for {count} tensors of shape {field.shape}")
-    rows = flat.reshape(count, len(field.shape)).tolist()
-    for row in rows:
-        for declared, stored in zip(field.shape, row, strict=True):
-            if stored < 0 or (declared is not None and declared != stored):
-                raise RecordError(f"stored shape {tuple(row)} does not fit {field.shape}")
-    return [tuple(row) for row in rows]
+    return flat if flat.dtype == object else flat.astype(field.np_dtype)
 
 
 def _sizes(field: Field) -> list[int]:
@@ -488,7 +466,7 @@ def decode_varints(
 
 
 def decode_tensor(
-    data: bytes, field: Field, shape: tuple[int | None, ...], limit: int = MAX_TENSOR_BYTES
+    data: bytes, field: Field, shape: Shape, limit: int = MAX_TENSOR_BYTES
 ) -> NDArray[Any]:
     """One `bytes`- or `zlib`-encoded tensor of `shape`, in which one dimension may be unknown."""
     dtype = field.np_dtype

@@ -14,6 +14,7 @@ Nested dicts are flattened to keys joined by "/", exactly as TFDS names them in 
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from collections.abc import Iterator
@@ -26,8 +27,20 @@ import numpy as np
 
 from headrace.errors import DatasetError, UnknownFieldError
 
-__all__ = ["STEPS", "Field", "Schema", "parse_features", "read_features"]
+__all__ = [
+    "FEATURES_FILE",
+    "INFO_FILE",
+    "STEPS",
+    "Field",
+    "Schema",
+    "parse_features",
+    "read_features",
+    "read_metadata",
+]
 
+INFO_FILE = "dataset_info.json"
+FEATURES_FILE = "features.json"
+COPY_AGAIN = "Copy it again from the source of the data"
 STEPS = "steps"  #: the RLDS name of the sequence of steps
 _SEQUENCES = {"Dataset", "Sequence"}
 _IMAGES = {"Image", "LabeledImage"}
@@ -127,24 +140,32 @@ class Schema:
         raise UnknownFieldError(f"no {among} {name!r}", remedy=f"Known {among}s: {names}")
 
 
-def read_features(path: Path) -> Schema:
-    """The schema in a `features.json` file."""
-    remedy = "TFDS writes it beside the shards; copy it again from the source of the data"
+def read_metadata(path: Path) -> bytes:
+    """The content of a metadata file of TFDS."""
     try:
         if path.exists() and not path.is_file():  # opening a FIFO would block
-            raise OSError("it is not a regular file")
-        text = path.read_text("utf-8")
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return path.read_bytes()
     except FileNotFoundError:
-        raise DatasetError("features.json is missing", file=str(path), remedy=remedy) from None
-    except (OSError, UnicodeDecodeError) as error:
         raise DatasetError(
-            f"features.json cannot be read: {error}", file=str(path), remedy=remedy
+            f"{path.name} is missing, so this is not a complete TFDS dataset",
+            file=str(path),
+            remedy=f"Give the version folder of a dataset (it holds {INFO_FILE} and "
+            f"{FEATURES_FILE}), or copy the file again from the source of the data",
         ) from None
-    try:
-        return parse_features(json.loads(text))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except OSError as error:
         raise DatasetError(
-            f"features.json is not JSON: {error}", file=str(path), remedy=remedy
+            f"{path.name} cannot be read: {error.strerror}", file=str(path), remedy=COPY_AGAIN
+        ) from None
+
+
+def read_features(path: Path) -> Schema:
+    """The schema in a `features.json` file."""
+    try:
+        return parse_features(json.loads(read_metadata(path)))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise DatasetError(
+            f"features.json is not JSON: {error}", file=str(path), remedy=COPY_AGAIN
         ) from None
     except DatasetError as error:
         raise error.within(file=str(path)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import re
@@ -13,15 +12,19 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from headrace.errors import DatasetError
-from headrace.formats.features import Schema, read_features
+from headrace.formats.features import (
+    COPY_AGAIN,
+    FEATURES_FILE,
+    INFO_FILE,
+    Schema,
+    read_features,
+    read_metadata,
+)
 
-__all__ = ["INFO_FILE", "RldsDataset", "ShardFile", "find_datasets", "read_dataset"]
+__all__ = ["RldsDataset", "ShardFile", "find_datasets", "read_dataset"]
 
-INFO_FILE = "dataset_info.json"
-FEATURES_FILE = "features.json"
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _SEARCH_DEPTH = 4  # root / dataset / config / version
-_COPY_AGAIN = "Copy it again from the source of the data"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +96,8 @@ def read_dataset(path: str | Path) -> RldsDataset:
                 remedy="Open one of them",
             )
         path = below[0] if below else path
-    info_bytes = _read(path / INFO_FILE)
-    features_bytes = _read(path / FEATURES_FILE)
+    info_bytes = read_metadata(path / INFO_FILE)
+    features_bytes = read_metadata(path / FEATURES_FILE)
     try:
         info = json.loads(info_bytes)
         name, version = str(info["name"]), str(info["version"])
@@ -107,7 +110,7 @@ def read_dataset(path: str | Path) -> RldsDataset:
         raise DatasetError(
             f"{INFO_FILE} cannot be parsed: {type(error).__name__} {error}",
             file=str(path / INFO_FILE),
-            remedy=_COPY_AGAIN,
+            remedy=COPY_AGAIN,
         ) from None
     if kind not in ("tfrecord", "file_format.tfrecord"):
         raise DatasetError(
@@ -188,24 +191,6 @@ def _folder(path: str | Path) -> Path:
             "or a root of many",
         )
     return path
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if path.exists() and not path.is_file():  # opening a FIFO would block
-            raise OSError(errno.EINVAL, "it is not a regular file")
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise DatasetError(
-            f"{path.name} is missing, so this is not a complete TFDS dataset",
-            file=str(path),
-            remedy=f"Give the version folder of a dataset (it holds {INFO_FILE} and "
-            f"{FEATURES_FILE}), or copy the file again from the source of the data",
-        ) from None
-    except OSError as error:
-        raise DatasetError(
-            f"{path.name} cannot be read: {error.strerror}", file=str(path), remedy=_COPY_AGAIN
-        ) from None
 
 
 def find_datasets(path: str | Path) -> list[Path]:

@@ -62,7 +62,7 @@ def resolve_weights(
     """Shares that sum to 1, from weights as users write them.
 
     Numbers are shares; None and "proportional" divide the rest in proportion to the sources' pairs.
-    Numbers alone are normalised, whatever their sum. Beside proportional ones they must leave a
+    Numbers alone are normalised, whatever their sum. Next to proportional ones they must leave a
     rest: a sum of 1 or more is an error, because anything else would silently give those sources
     nothing, or change the meaning of the numbers. A weight of 0 or less is a share of 0.
 
@@ -373,7 +373,7 @@ def _source_keys(seed: int, names: Sequence[str]) -> Words:
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """Where a sequence of draws stands: all that a resumed run needs.
+    """The position in a sequence of draws: all that a resumed run needs.
 
     The loader makes the fingerprint: plain values of the mixture and, under "sources", a list of
     plain dicts with a "name" each.
@@ -461,7 +461,7 @@ def _changes(of: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterato
 
 
 def digest(counts: npt.ArrayLike) -> str:
-    """A short name for a long list of numbers, to tell in a fingerprint that they changed.
+    """A short name for a long list of numbers, to show in a fingerprint that they changed.
 
     >>> digest([3, 0, 2])
     '72a64fc9bd9e'

@@ -55,7 +55,7 @@ class OddDataset:
         return f.FeaturesDict(features)
 
     def splits(self, episodes: int = 0) -> _Layout:  # noqa: ARG002
-        """The shards of every split; the number asked for is ignored."""
+        """The shards of every split; their number of episodes is fixed."""
         return self.layout or {"train": [list(range(len(self.lengths)))]}
 
     def steps(self, seed: int, episode: int, max_steps: int | None = None) -> int:  # noqa: ARG002
@@ -102,7 +102,7 @@ PLAIN_METADATA = f.FeaturesDict({"file_path": f.Text(), "episode_id": f.Scalar("
 
 @dataclass
 class Scenes:
-    """The pictures of one episode, made when first asked for."""
+    """The pictures of one episode, drawn on first use."""
 
     name: str
     number: int
@@ -284,7 +284,7 @@ def ragged_step(step: Step) -> Values:
     }
 
 
-# Texts: empty, long, in other scripts; tensors of strings; bytes that are no text.
+# Texts: empty, long, in other scripts; tensors of strings; bytes that are not text.
 
 TEXTS: dict[str, f.Feature] = {
     "language_instruction": f.Text(),

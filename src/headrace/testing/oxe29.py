@@ -22,7 +22,7 @@ from headrace.testing.writer import Values
 __all__ = ["OxeDataset", "dataset", "datasets", "episode_values", "plain_datasets"]
 
 _VARIATION = 0.4  # of an episode's length around the mean
-_HOLDOUT = 8  # one held-out episode for so many training episodes
+_HOLDOUT = 8  # training episodes per held-out episode
 _EPISODES_PER_SHARD = 64  # at most, once a split is larger than its default few shards
 
 
@@ -61,8 +61,8 @@ class OxeDataset:
 
     def splits(self, episodes: int) -> dict[str, list[list[int]]]:
         """Two to four shards for `train`; held-out episodes are numbered after the others."""
-        usual = 2 + self.number % 3
-        shards = max(min(usual, episodes), -(-episodes // _EPISODES_PER_SHARD))
+        few = 2 + self.number % 3
+        shards = max(min(few, episodes), -(-episodes // _EPISODES_PER_SHARD))
         splits = {"train": _spread(range(episodes), shards)}
         if self.holdout:
             held = range(episodes, episodes + max(1, episodes // _HOLDOUT))

@@ -3,7 +3,7 @@
 import lightning
 import torch
 
-from headrace.recipes.laq import TrainingConfig
+from headrace.recipes.laq import TrainingOptions
 from headrace.recipes.laq.task import LaqTask
 from tests.recipes.laq.test_model import mini
 
@@ -13,7 +13,7 @@ SIZE = 6
 class Batches(torch.utils.data.Dataset):
     """So many batches of noise, of three datasets in turn; the same for the same seed.
 
-    All alike if asked: Lightning begins plain data anew when a run is resumed.
+    With `alike` all are the same: Lightning restarts plain data when a run is resumed.
     """
 
     def __init__(self, count, seed=0, alike=False):
@@ -55,7 +55,7 @@ class Losses(lightning.Callback):
 
 def task(**changes):
     torch.manual_seed(3)
-    return LaqTask(mini(**changes), TrainingConfig(steps=40, warmup=2, lr=2e-3))
+    return LaqTask(mini(**changes), TrainingOptions(steps=40, warmup=2, lr=2e-3))
 
 
 def trainer(folder, steps, callbacks, **options):

@@ -7,7 +7,7 @@ lightning = pytest.importorskip("lightning")
 
 import headrace as hr  # noqa: E402
 from headrace.outputs.lightning import HeadraceDataModule  # noqa: E402
-from headrace.recipes.laq import LaqConfig, TrainingConfig  # noqa: E402
+from headrace.recipes.laq import LaqConfig, TrainingOptions  # noqa: E402
 from headrace.recipes.laq.task import LaqTask  # noqa: E402
 from headrace.recipes.laq.validation import ValidationPictures  # noqa: E402
 from headrace.recipes.training.run_folder import read_rows  # noqa: E402
@@ -27,7 +27,7 @@ def test_the_tiny_model_learns_what_moves_from_plain_scenes(tmp_path):
         }
     )
     config = LaqConfig.tiny(image_size=32, spatial_depth=1, temporal_depth=1, decoder_depth=1)
-    training = TrainingConfig(steps=120, warmup=20, lr=5e-3, betas=(0.9, 0.98))
+    training = TrainingOptions(steps=120, warmup=20, lr=5e-3, betas=(0.9, 0.98))
     data = HeadraceDataModule(mixture, batch_size=16, image_size=32, keep_free=0, workers=0)
     torch.manual_seed(0)
     losses, pictures = Losses(), ValidationPictures(tmp_path / "pictures")

@@ -11,7 +11,7 @@ from headrace.recipes.laq import (  # noqa: E402
     Laq,
     LaqConfig,
     Teachers,
-    TrainingConfig,
+    TrainingOptions,
     make_optimizer,
     make_schedule,
     replacement_due,
@@ -88,7 +88,7 @@ def test_another_layout_is_an_error_that_names_the_shape(shape):
         ({"codebook_size": 1}, "codebook_size"),
     ],
 )
-def test_a_config_that_cannot_be_is_refused_by_name(changes, word):
+def test_a_wrong_value_is_refused_by_name(changes, word):
     with pytest.raises(ValueError, match=word):
         mini(**changes)
 
@@ -156,7 +156,7 @@ def test_the_same_seed_gives_the_same_training():
     def losses():
         torch.manual_seed(3)
         model = Laq(mini())
-        optimizer = make_optimizer(model, TrainingConfig())
+        optimizer = make_optimizer(model, TrainingOptions())
         batch, values = frames(), []
         for _ in range(3):
             optimizer.zero_grad()
@@ -204,7 +204,7 @@ def trained(squares):
     torch.manual_seed(0)
     config = mini(head_dim=16, feature_decoder=False, aux_decoder=False, pixel_decoder=True)
     model = Laq(config)
-    training = TrainingConfig(steps=300, warmup=40, lr=4e-3, min_lr=4e-4)
+    training = TrainingOptions(steps=300, warmup=40, lr=4e-3, min_lr=4e-4)
     optimizer = make_optimizer(model, training)
     schedule = make_schedule(optimizer, training)
     batch, directions = squares(4)

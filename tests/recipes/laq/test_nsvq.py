@@ -96,7 +96,7 @@ def test_usage_is_counted_in_training_and_never_in_validation():
     assert nsvq.counts.tolist() == (2 * torch.bincount(out.indices.flatten(), minlength=8)).tolist()
 
 
-def test_little_used_codes_move_next_to_used_ones_and_counting_starts_anew():
+def test_little_used_codes_move_next_to_used_ones_and_the_counts_restart():
     nsvq = make()
     before = nsvq.codebook.detach().clone()
     nsvq.counts += torch.tensor([500, 300, 0, 9, 12, 100, 79, 0])  # 0.1 * 1000 / 8 = 12.5
@@ -107,7 +107,7 @@ def test_little_used_codes_move_next_to_used_ones_and_counting_starts_anew():
     near = torch.cdist(nsvq.codebook[little], before[used])
     assert near.min(dim=1).values.max() < 0.02 * math.sqrt(32) * 1.8
     assert near.min(dim=1).values.min() > 0  # beside it, not upon it
-    assert sorted(near.argmin(1).tolist()) == [0, 1, 2, 3]  # no used code is taken twice in vain
+    assert sorted(near.argmin(1).tolist()) == [0, 1, 2, 3]  # each used code is copied once
     assert nsvq.counts.sum() == 0
 
 

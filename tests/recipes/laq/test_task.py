@@ -1,4 +1,4 @@
-"""The Lightning module: logged names, upkeep of the codebook, checkpoints, bad losses."""
+"""The Lightning module: logged names, maintenance of the codebook, checkpoints, bad losses."""
 
 import pytest
 
@@ -9,7 +9,7 @@ import headrace as hr  # noqa: E402
 from headrace.outputs.torch import TorchLoader  # noqa: E402
 from headrace.recipes.laq import (  # noqa: E402
     NonFiniteLossError,
-    TrainingConfig,
+    TrainingOptions,
     provenance,
 )
 from headrace.recipes.laq.task import LaqTask  # noqa: E402
@@ -64,7 +64,7 @@ def trainer(tmp_path, recorder, steps, **options):
 
 
 def task(tmp_path=None, **changes):
-    return LaqTask(mini(**changes), TrainingConfig(steps=40, warmup=5, lr=1e-3), folder=tmp_path)
+    return LaqTask(mini(**changes), TrainingOptions(steps=40, warmup=5, lr=1e-3), folder=tmp_path)
 
 
 def test_training_logs_the_loss_every_step_and_the_rest_every_ten(tmp_path):
@@ -88,13 +88,13 @@ def test_training_logs_the_loss_every_step_and_the_rest_every_ten(tmp_path):
     names = {n.replace("train/", "val/") for n in every_ten if n.startswith("train/")}
     assert names - {"val/codebook_replaced", "val/lr"} | {"val/loss"} <= set(recorder.validation)
     assert recorder.outputs[0]["output"].recon.shape == (4, 3, 32, 32)
-    # Replaced after steps 10 and 20: a new model uses few codes, and counting began anew.
+    # Replaced after steps 10 and 20: a new model uses few codes, and counting started again.
     assert recorder.steps[19]["train/codebook_replaced"] > 0
     assert model.model.nsvq.counts.sum() == 0
     assert not torch.equal(model.model.nsvq.codebook, before)
 
 
-def test_gradients_are_clipped_without_being_asked(tmp_path):
+def test_gradients_are_clipped_by_default(tmp_path):
     class Norms(lightning.Callback):
         def __init__(self):
             self.before, self.after = [], []
@@ -134,7 +134,7 @@ def test_a_checkpoint_brings_weights_counts_and_config_back(tmp_path):
     run.save_checkpoint(path)
     other = LaqTask.load_from_checkpoint(path, weights_only=True)
     assert other.model.config == model.model.config
-    assert other.training_config == model.training_config
+    assert other.options == model.options
     assert torch.equal(other.model.nsvq.codebook, model.model.nsvq.codebook)
     assert other.model.nsvq.counts.sum() == 7 * 4 * 2
     resumed = task(codes=2)

@@ -1,6 +1,6 @@
 """Parquet files: their footers, which row groups are decoded together, and reading those.
 
-Here and beside it Arrow's Parquet is imported where it is used: most programs that import headrace
+In this package Arrow's Parquet is imported where it is used: most programs that import headrace
 read no Parquet, and processes that find all their rows in a store need none of it.
 """
 

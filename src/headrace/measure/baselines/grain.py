@@ -137,7 +137,7 @@ def batches(
     """Endless batches. `fetch` reads a sample, `put_together` decodes the samples of a batch."""
     import grain
 
-    from headrace.outputs.grain.framework import to_batches
+    from headrace.outputs.grain import to_batches
 
     parts = []
     for number, source in enumerate(sources):

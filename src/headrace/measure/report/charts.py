@@ -1,7 +1,7 @@
 """Kinds of charts: lines, bars, dots, stacked shares. Each returns a `Plot`.
 
-Lines, markers and areas differ in dashes, shape and hatching as well as in colour, and carry their
-labels beside them. Places beside the axes are given in points from the upper left corner.
+Lines, markers and areas differ in dashes, shape and hatching as well as in colour, and have their
+labels beside them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ Floats = NDArray[np.float64]
 Bands = Sequence[tuple[str, int | None]]
 
 _WIDTH, _TOP, _BOTTOM = 940.0, 40.0, 48.0
-_ROW = 16.0
-#: Mean width of a letter of the normal text; generous, as fonts differ from browser to browser.
-_LETTER = 7.0
+_ROW = 16.0  #: of labels
 _SMALL, _HEAD = 11, 15
+_KEYS = 4  #: beside each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +80,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A row of a bar or dot chart: a value for each series; None: not known."""
+    """A row of a bar or dot chart; without values it is the heading of those below."""
 
     label: str
-    values: Sequence[float | None]
-    group: str = ""  #: a heading above the row, where a new group begins
+    values: Sequence[float | None]  #: one for each series; None: not known
     mark: float | None = None  #: a value to compare with
     span: tuple[float, float] | None = None  #: lowest and highest of what the value stands for
 
@@ -104,31 +102,30 @@ def line_chart(
 
     `levels` are horizontal lines with a name: limits and budgets.
     """
-    rows = sum(1 + len(line.notes) for line in lines)
-    height = max(330.0, _TOP + _BOTTOM + rows * _ROW)
+    height = max(330.0, _TOP + _BOTTOM + _ROW * sum(1 + len(line.notes) for line in lines))
     with theme.style():
         figure, axes = _canvas(title, height, left=84.0, right=220.0)
-        _set_scale(axes, "x", x, [line.x for line in lines])
-        _set_scale(axes, "y", y, [*(line.y for line in lines), np.array([v for v, _ in levels])])
         for value, _ in levels:
             axes.axhline(value, color=theme.INK, linewidth=1, linestyle=(0, (3, 3)))
         for line in lines:
-            _draw_line(axes, line)
+            look = theme.line(line.style) | {"clip_on": False}
+            steps: Any = "steps-pre" if line.steps else "default"
+            (drawn,) = axes.plot(line.x, line.y, **look | {"marker": "", "drawstyle": steps})
+            theme.hint(drawn, ", ".join((line.label, *line.notes)))
+            marks = line.marks if len(line.x) > 1 else [(line.x[0], line.y[0])]
+            if marks:
+                axes.plot(*zip(*marks, strict=True), zorder=3, **look | {"linestyle": "none"})
+        _set_scale(axes, "x", x)
+        _set_scale(axes, "y", y)
         for value, text in levels:  # over the lines, so that its halo keeps it readable
-            axes.annotate(
-                theme.printable(text),
-                *((0, value), (6, 4)),
-                xycoords=("axes fraction", "data"),
-                textcoords="offset points",
-                fontsize=_SMALL,
-            )
-        ends = [height - axes.transData.transform((0.0, float(line.y[-1])))[1] for line in lines]
-        order = np.argsort(ends, kind="stable") if follow else np.arange(len(lines))
-        sizes = [(1 + len(lines[i].notes)) * _ROW for i in order]
-        wanted = [ends[i] - _ROW / 2 if follow else 0.0 for i in order]
-        tops = _spread(wanted, sizes, _TOP - 4, height - _BOTTOM + 8)
-        for i, top in zip(order, tops, strict=True):
-            _label_line(figure, axes, lines[i], top + _ROW / 2, ends[i] if follow else None)
+            place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+            axes.annotate(text, (0, value), (6, 4), fontsize=_SMALL, **place)  # type: ignore[arg-type]
+        keys = [
+            _Key((line.label, *line.notes), theme.line(line.style) | _unmarked(line))
+            for line in lines
+        ]
+        ends = [(float(line.x[-1]), float(line.y[-1])) for line in lines]
+        _label(figure, axes, keys, ends if follow else None)
         return _plot(name, title, caption, figure)
 
 
@@ -143,50 +140,35 @@ def bar_chart(
 ) -> Plot:
     """For each row one bar a series, with its figures behind the longest.
 
-    `mark` names what the rows' marks are: upright lines, shown first among the figures.
+    `mark` names what the rows' marks are: upright lines, first among the figures.
     """
-    from matplotlib.patches import Rectangle
-
     thick = 9.0 if len(series) > 1 else 12.0
+    keys = len(series) + bool(mark)
     with theme.style():
-        figure, axes, places = _row_canvas(title, rows, thick * len(series) + 8, x)
-        left = 0.0
-        keys = [*series, mark] if mark else series
-        for number, word in enumerate(keys if len(keys) > 1 else ()):
-            if number < len(series):
-                _swatch(figure, left, 38, theme.area(number))
-            else:
-                _segment(figure, [(left + 9, 32), (left + 9, 44)], theme.INK, 2)
-            _text(figure, left + 26, 38, word)
-            left += 46 + _LETTER * len(word)
-        for row, place in zip(rows, places, strict=True):
-            for number, value in enumerate(row.values):
-                y = place + (number - (len(series) - 1) / 2) * thick
-                corner = (0.0, y - (thick - 1) / 2)
-                patch = Rectangle(corner, value or 0.0, thick - 1, **theme.area(number))
-                axes.add_artist(patch)
+        figure, axes = _row_canvas(title, rows, thick * len(series) + 8, keys if keys > 1 else 0)
+        unit = 1 / (thick * len(series) + 8)
+        handles: list[Any] = []
+        for number, word in enumerate(series):
+            values = [row.values[number] if row.values else None for row in rows]
+            places = np.arange(len(rows)) + (number - (len(series) - 1) / 2) * thick * unit
+            widths = [value or 0.0 for value in values]
+            bars = axes.barh(places, widths, (thick - 1) * unit, **theme.area(number))
+            for patch, row, value in zip(bars, rows, values, strict=True):
                 known = "not known" if value is None else x.words(value)
-                theme.hint(patch, f"{row.label}, {series[number]}: {known}")
-            half = thick * len(series) / 2 + 1
-            if row.span is not None:
-                axes.plot(row.span, [place, place], color=theme.INK, linewidth=1.2)
-                axes.vlines(row.span, place - 4, place + 4, color=theme.INK, linewidth=1.2)
-            if row.mark is not None:
-                axes.vlines(row.mark, place - half, place + half, color=theme.INK, linewidth=2)
+                theme.hint(patch, f"{row.label}, {word}: {known}")
+            handles.append(bars)
+        handles += [_marks(axes, [row.mark for row in rows])] if mark else []
+        for place, row in enumerate(rows):
+            if row.span:
+                axes.hlines(place, *row.span, color=theme.INK, linewidth=1.2)
             shown = [*([row.mark] if mark else []), *row.values]
-            figures = " / ".join("?" if v is None else x.words(v) for v in shown)
-            if row.span is not None:
-                figures += f" ({x.words(row.span[0])} to {x.words(row.span[1])})"
+            words = " / ".join("?" if value is None else x.words(value) for value in shown)
+            words += " ({} to {})".format(*map(x.words, row.span)) if row.span else ""
             end = max((v for v in (*shown, *(row.span or ())) if v is not None), default=0.0)
-            axes.annotate(
-                figures,
-                *((end, place), (7, 0)),
-                textcoords="offset points",
-                color=theme.SOFT,
-                fontsize=_SMALL,
-                va="center",
-                annotation_clip=False,
-            )
+            look: dict[str, Any] = {"color": theme.SOFT, "fontsize": _SMALL, "va": "center"}
+            axes.annotate(words, (end, place), (7, 0), textcoords="offset points", **look)
+        _set_scale(axes, "x", x)
+        _draw_keys(axes, handles, [*series, mark])
         return _plot(name, title, caption, figure)
 
 
@@ -200,25 +182,20 @@ def dot_chart(
     mark: str,
 ) -> Plot:
     """For each row a marker a series (label and style), and an upright line for its mark."""
-    columns = 4
-    more = 18.0 * (-(-(len(series) + 1) // columns) - 1)
     with theme.style():
-        figure, axes, places = _row_canvas(title, rows, 19.0, x, more)
-        for number, (label, style) in enumerate([(mark, None), *series]):
-            left, top = 9 + number % columns * 215, 38 + number // columns * 18
-            if style is None:
-                _segment(figure, [(left, top - 6), (left, top + 6)], theme.INK, 2)
-            else:
-                _segment(figure, [(left, top)], **_marker(style))
-            _text(figure, left + 10, top, theme.printable(label, 28), full=label)
-        axes.hlines(places, *axes.get_xlim(), color=theme.RULE, linewidth=1, zorder=0.5)
-        for row, place in zip(rows, places, strict=True):
-            if row.mark is not None:
-                axes.vlines(row.mark, place - 7, place + 7, color=theme.INK, linewidth=2)
-            for (label, style), value in zip(series, row.values, strict=True):
-                if value is not None:
-                    (dot,) = axes.plot([value], [place], clip_on=False, **_marker(style))
-                    theme.hint(dot, f"{row.label}, {label}: {x.words(value)}")
+        figure, axes = _row_canvas(title, rows, 19.0, len(series) + 1)
+        axes.grid(visible=True, axis="y")
+        handles = [_marks(axes, [row.mark for row in rows])]
+        for number, (label, style) in enumerate(series):
+            values = np.array([row.values[number] for row in rows], float)
+            look = theme.line(style) | {"linestyle": "none", "clip_on": False}
+            handles += axes.plot(values, np.arange(len(rows)), **look)
+            theme.hint(handles[-1], label)
+        low, high = axes.dataLim.intervalx
+        # Marks need not begin at zero: where they lie close together, their differences show.
+        axes.set_xlim(left=0.9 * low if low > 0.4 * high else min(low, 0.0))
+        _set_scale(axes, "x", x)
+        _draw_keys(axes, handles, [mark, *(label for label, _ in series)])
         return _plot(name, title, caption, figure)
 
 
@@ -226,22 +203,17 @@ def stacked_areas(
     name: str, title: str, caption: str, x: Floats, bands: Bands, shares: Floats
 ) -> Plot:
     """Shares over batches as areas, each labelled at its right end with its mean share."""
-    from matplotlib.patches import Polygon
-
     if len(x) == 1:  # one batch alone still is an area
         x, shares = np.array([x[0] - 0.5, x[0] + 0.5]), np.vstack([shares, shares])
-    mean, tops = shares.mean(axis=0), np.cumsum(shares, axis=1)
+    tops = np.cumsum(shares, axis=1)
     with theme.style():
-        figure, axes = _share_canvas(title)
-        _set_scale(axes, "x", Scale("batch", amount), [x])
+        figure, axes = _canvas(title, 400.0, left=62.0, right=250.0)
         for number, (label, style) in enumerate(bands):
-            upper, lower = tops[:, number], tops[:, number] - shares[:, number]
-            outline = np.stack(
-                [np.concatenate([x, x[::-1]]), np.concatenate([upper, lower[::-1]])], axis=1
-            )
-            patch = axes.add_artist(Polygon(outline, **theme.area(style)))
-            theme.hint(patch, f"{label}: {share(float(mean[number]), 1)} in the mean")
-        _label_bands(figure, axes, bands, mean, tops[-1] - shares[-1] / 2, lead=True)
+            lower = tops[:, number] - shares[:, number]
+            theme.hint(axes.fill_between(x, lower, tops[:, number], **theme.area(style)), label)
+        _set_scale(axes, "x", Scale("batch", amount))
+        ends = [(float(x[-1]), float(end)) for end in tops[-1] - shares[-1] / 2]
+        _label_bands(figure, axes, bands, shares.mean(axis=0), ends)
         return _plot(name, title, caption, figure)
 
 
@@ -252,32 +224,28 @@ def stacked_columns(
     from matplotlib.patches import PathPatch
     from matplotlib.path import Path
 
-    mean = np.mean(np.vstack([shares for _, shares in groups]), axis=0)
-    slot = max(max(len(shares) for _, shares in groups), 5) + 1
+    slot = 1 + max(5, *(len(shares) for _, shares in groups))
     lefts = np.concatenate([slot * n + np.arange(len(s)) for n, (_, s) in enumerate(groups)])
-    upper = np.cumsum(np.vstack([shares for _, shares in groups]), axis=1)
+    shares = np.vstack([shares for _, shares in groups])
+    upper = np.cumsum(shares, axis=1)
     with theme.style():
-        figure, axes = _share_canvas(title)
+        figure, axes = _canvas(title, 400.0, left=62.0, right=250.0)
+        for number, (label, style) in enumerate(bands):
+            top, low = upper[:, number], upper[:, number] - shares[:, number]
+            corners = ((0, low), (1, low), (1, top), (0, top), (0, low))
+            points = np.stack([np.stack([lefts + dx, y], axis=1) for dx, y in corners], axis=1)
+            points = points[top - low > 1e-4]
+            # One path for all columns of a band keeps the file small.
+            codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY] * len(points)
+            patch = PathPatch(Path(points.reshape(-1, 2), codes), **theme.area(style))
+            theme.hint(axes.add_artist(patch), label)
+        _set_scale(axes, "x", Scale("first batch of each group", amount))
         axes.set_xlim(-0.5, slot * len(groups) - 0.5)
         shown = range(0, len(groups), -(-len(groups) // 12))
         middles = [slot * n + len(groups[n][1]) / 2 for n in shown]
         axes.set_xticks(middles, [groups[n][0] for n in shown])
         axes.tick_params(axis="x", length=0, pad=8)
-        axes.set_xlabel("first batch of each group")
-        for number, (label, style) in enumerate(bands):
-            top = upper[:, number]
-            low = upper[:, number - 1] if number else np.zeros(len(top))
-            corners = [(0, low), (1, low), (1, top), (0, top), (0, low)]
-            points = np.stack([np.stack([lefts + dx, y], axis=1) for dx, y in corners], axis=1)
-            points = points[top - low > 1e-4].reshape(-1, 2)
-            if not len(points):
-                continue
-            codes = [Path.MOVETO, *[Path.LINETO] * 3, Path.CLOSEPOLY]
-            # One path for all columns of a band keeps the file small.
-            path = Path(points, np.tile(np.array(codes, dtype=Path.code_type), len(points) // 5))
-            patch = axes.add_artist(PathPatch(path, **theme.area(style)))
-            theme.hint(patch, f"{label}: {share(float(mean[number]), 1)} in the mean")
-        _label_bands(figure, axes, bands, mean, np.cumsum(mean) - mean / 2, lead=False)
+        _label_bands(figure, axes, bands, shares.mean(axis=0), None)
         return _plot(name, title, caption, figure)
 
 
@@ -285,8 +253,8 @@ def nothing(name: str, title: str, why: str) -> Plot:
     """A figure that says why there is none."""
     with theme.style():
         figure = theme.figure(_WIDTH, 70)
-        _text(figure, 0, 12, theme.printable(title), fontsize=_HEAD, fontweight="bold")
-        _text(figure, 0, 44, f"Nothing to show: {theme.printable(why)}")
+        _text(figure, 0, 58, title, fontsize=_HEAD, fontweight="bold")
+        _text(figure, 0, 26, f"Nothing to show: {why}")
         return Plot(name, title, why, theme.svg(figure, title, name), empty=True)
 
 
@@ -301,83 +269,55 @@ def _canvas(
     title: str, height: float, left: float, right: float, top: float = _TOP
 ) -> tuple[Figure, Axes]:
     figure = theme.figure(_WIDTH, height)
-    box = (left, _BOTTOM, _WIDTH - left - right, height - top - _BOTTOM)
+    width, inner = _WIDTH - left - right, height - top - _BOTTOM
     axes = figure.add_axes(
-        tuple(v / whole for v, whole in zip(box, (_WIDTH, height) * 2, strict=True))  # type: ignore[arg-type]
+        (left / _WIDTH, _BOTTOM / height, width / _WIDTH, inner / height), frame_on=True
     )
     axes.patch.set_visible(False)
-    _text(figure, 0, 12, theme.printable(title), fontsize=_HEAD, fontweight="bold")
+    axes.margins(0)
+    _text(figure, 0, height - 12, title, fontsize=_HEAD, fontweight="bold")
     return figure, axes
 
 
-def _share_canvas(title: str) -> tuple[Figure, Axes]:
-    figure, axes = _canvas(title, 400.0, left=62.0, right=250.0)
-    _set_scale(axes, "y", Scale("share of samples", share), [])
-    axes.set_ylim(0, 1)
-    return figure, axes
-
-
-def _row_canvas(
-    title: str, rows: Sequence[Bar], step: float, x: Scale, more: float = 0.0
-) -> tuple[Figure, Axes, list[float]]:
-    """A canvas with a line of text for each row; and the rows' places on its upright axis."""
-    top, gap, letters = 60.0 + more, 30.0, 36
-    places, y = [], 0.0
-    for row in rows:
-        y += gap if row.group else 0.0
-        places.append(y + step / 2)
-        y += step
-    label = max((len(theme.printable(row.label, letters)) for row in rows), default=0)
-    left = max(_LETTER * label + 14, 80.0)
-    figure, axes = _canvas(title, top + y + _BOTTOM, left, 150.0, top)
-    every = [row.values for row in rows] + [row.span or () for row in rows]
-    values = [v for values in every for v in values if v is not None]
-    values += [row.mark for row in rows if row.mark is not None]
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    # Bars begin at zero. Marks need not: where they lie close together, their differences show.
-    low = low - 0.1 * abs(low) if not x.from_zero and low > 0.4 * high else min(low, 0.0)
-    _set_scale(axes, "x", x, [np.array([low, high])])
+def _row_canvas(title: str, rows: Sequence[Bar], step: float, keys: int) -> tuple[Figure, Axes]:
+    """A canvas with a row of that height for each bar, and room for keys above them."""
+    labels = [theme.printable(row.label, 36) for row in rows]
+    top = 36.0 + 20 * -(-keys // _KEYS)
+    left = max(7.0 * max(map(len, labels)) + 14, 80.0)
+    figure, axes = _canvas(title, top + step * len(rows) + _BOTTOM, left, 150.0, top)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_yticks(range(len(rows)), labels)
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
     axes.spines["bottom"].set_visible(False)
     axes.tick_params(axis="x", length=0, pad=8)
-    axes.set_yticks([])
-    axes.set_ylim(y, 0)
-    for row, place in zip(rows, places, strict=True):
-        words = theme.printable(row.label, letters)
-        _text(figure, left - 8, top + place, words, row.label, ha="right")
-        if row.group:
-            group = theme.printable(row.group, 100)
-            _text(figure, 0, top + place - step / 2 - 10, group, row.group, fontweight="bold")
-    return figure, axes, places
+    axes.tick_params(axis="y", labelcolor=theme.INK)
+    for label, row in zip(axes.get_yticklabels(), rows, strict=True):
+        theme.hint(label, row.label)
+        label.set_fontweight("normal" if row.values else "bold")
+    return figure, axes
 
 
-def _set_scale(axes: Axes, which: Literal["x", "y"], scale: Scale, columns: list[Floats]) -> None:
+def _set_scale(axes: Axes, which: Literal["x", "y"], scale: Scale) -> None:
+    """Ticks in words at round values, once everything is drawn."""
     from matplotlib import ticker
 
-    values = np.concatenate([np.zeros(0), *columns])
-    values = values[np.isfinite(values) & ((scale.kind != "log") | (values > 0))]
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
-    locator: ticker.Locator
+    axis, low, high = (
+        (axes.xaxis, *axes.get_xlim()) if which == "x" else (axes.yaxis, *axes.get_ylim())
+    )
+    locator: ticker.Locator = ticker.MaxNLocator(6, steps=[1, 2, 5, 10])
     if scale.kind == "nines":
-        axes.set_yscale("function", functions=(_from_share, _to_share))
-        low = 0.0
+        axes.set_yscale("function", functions=(_nines, lambda nines: 1 - 10.0**-nines))
+        axes.set_ylim(0.0, high)
         shares = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)
         locator = ticker.FixedLocator([value for value in shares if value <= high])
     elif scale.kind == "log":
-        low, high = (low, high) if high / low >= 1.5 else (low / 1.5, high * 1.5)
         axes.set_xscale("log")
-        if high / low < 8:
-            locator = ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
-        else:
+        low, high = axes.get_xlim()
+        if high / low >= 8:
             locator = ticker.LogLocator(subs=(1, 2, 5) if high / low < 1000 else (1,), numticks=8)
-    else:
-        low, high = (min(low, 0.0), high * 1.06) if scale.from_zero else (low, high)
-        if high - low <= max(abs(high), abs(low)) * 1e-9:
-            low, high = (low - abs(low) / 2, high + abs(high) / 2) if high else (0.0, 1.0)
-        locator = ticker.MaxNLocator(6, steps=[1, 2, 5, 10])
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
+    elif scale.from_zero:
+        (axes.set_xlim if which == "x" else axes.set_ylim)(min(low, 0.0), high + 0.06 * abs(high))
     axis.set_major_locator(locator)
     axis.set_minor_locator(ticker.NullLocator())
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: scale.words(value)))
@@ -386,66 +326,71 @@ def _set_scale(axes: Axes, which: Literal["x", "y"], scale: Scale, columns: list
         axis.set_label_coords((14 - axes.bbox.x0) / axes.bbox.width, 0.5)
 
 
-def _from_share(value: Any) -> Any:
+def _nines(value: Any) -> Any:
     return -np.log10(np.maximum(1 - np.asarray(value), 1e-9))
 
 
-def _to_share(value: Any) -> Any:
-    return 1 - 10.0 ** -np.asarray(value)
+# -- labels ----------------------------------------------------------------------------------------
 
 
-# -- parts -----------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Key:
+    """A label of one or more lines of text, behind a sample of what it names."""
+
+    words: Sequence[str]
+    look: dict[str, Any]  #: of a line, or with "facecolor" of an area
 
 
-def _draw_line(axes: Axes, line: Line) -> None:
-    look = theme.line(line.style)
-    steps: Literal["steps-pre", "default"] = "steps-pre" if line.steps else "default"
-    (path,) = axes.plot(line.x, line.y, clip_on=False, **(look | {"marker": ""}), drawstyle=steps)
-    theme.hint(path, ", ".join((line.label, *line.notes)))
-    marks = line.marks if len(line.x) > 1 else [(float(line.x[0]), float(line.y[0]))]
-    if marks:
-        axes.plot(*zip(*marks, strict=True), clip_on=False, zorder=3, **_marker(line.style))
+def _unmarked(line: Line) -> dict[str, Any]:
+    return {"markersize": 7} if line.marks else {"marker": ""}
 
 
-def _label_line(figure: Figure, axes: Axes, line: Line, y: float, end: float | None) -> None:
-    right = axes.bbox.x1
-    left = right + 34
-    if end is not None:  # from the line's end to the label
-        last = axes.transData.transform((float(line.x[-1]), 0.0))[0]
-        dotted = (0, (1, 3))
-        _segment(figure, [(last, end), (right, end)], theme.RULE, 1, linestyle=dotted)
-        _segment(figure, [(right, end), (left - 26, y)], theme.RULE, 1)
-    look = theme.line(line.style) | {"marker": ""}
-    _segment(figure, [(left - 26, y), (left - 4, y)], linewidth=1.8, **look)
-    if line.marks:
-        _segment(figure, [(left - 15, y)], **(_marker(line.style) | {"markersize": 7}))
-    _text(figure, left, y, theme.printable(line.label, 25), line.label)
-    for number, note in enumerate(line.notes, 1):
-        words = theme.printable(note)
-        _text(figure, left, y + number * _ROW, words, color=theme.SOFT, fontsize=_SMALL)
+def _label(
+    figure: Figure,
+    axes: Axes,
+    keys: Sequence[_Key],
+    ends: Sequence[tuple[float, float]] | None,
+) -> None:
+    """Labels on the right, joined to the ends of what they name; without ends, from the top."""
+    right, bottom, top = axes.bbox.x1, axes.bbox.y0, axes.bbox.y1
+    places = [(right, top)] * len(keys) if ends is None else axes.transData.transform(ends)
+    order = sorted(range(len(keys)), key=lambda i: -places[i][1])
+    sizes = [_ROW * len(keys[i].words) for i in order]
+    wanted = [top - places[i][1] - (_ROW / 2 if ends else 0.0) for i in order]
+    downs = _spread(wanted, sizes, -8.0, top - bottom + 12)
+    for i, down in zip(order, downs, strict=True):
+        y, (end, level), look = top - down - _ROW / 2, places[i], keys[i].look
+        if ends is not None:
+            dotted = {"color": theme.RULE, "linestyle": (0, (1, 3)), "linewidth": 1}
+            _line(figure, [end, right], [level, level], **dotted)
+            _line(figure, [right, right + 8], [level, y], color=theme.SOFT, linewidth=0.6)
+        if "facecolor" in look:
+            _box(figure, right + 10, y, look)
+        else:
+            _line(figure, [right + 8, right + 19, right + 30], [y] * 3, markevery=[1], **look)
+        for number, words in enumerate(keys[i].words):
+            soft = {"color": theme.SOFT, "fontsize": _SMALL} if number else {}
+            _text(figure, right + 34, y - number * _ROW, words, **soft)
 
 
 def _label_bands(
-    figure: Figure, axes: Axes, bands: Bands, mean: Floats, middles: Floats, lead: bool
+    figure: Figure,
+    axes: Axes,
+    bands: Bands,
+    mean: Floats,
+    ends: Sequence[tuple[float, float]] | None,
 ) -> None:
-    """A swatch, the name and the mean share of each band, from the top down."""
-    row, height, right = 17.0, figure.bbox.height, axes.bbox.x1
-    places = [height - axes.transData.transform((0.0, float(middle)))[1] for middle in middles]
-    order = range(len(bands) - 1, -1, -1)
-    wanted = [places[i] - row / 2 for i in order]
-    tops = _spread(wanted, [row] * len(bands), _TOP - 6, height - 20)
-    for i, top in zip(order, tops, strict=True):
-        label, style = bands[i]
-        y = top + row / 2
-        if lead:
-            _segment(figure, [(right + 1, places[i]), (right + 22, y)], theme.SOFT, 0.8)
-        _swatch(figure, right + 24, y, theme.area(style))
-        words = f"{theme.printable(label, 24)}  {share(float(mean[i]), 1)}"
-        _text(figure, right + 48, y, words, label)
+    axes.set_ylim(0, 1)
+    _set_scale(axes, "y", Scale("share of samples", share))
+    keys = [
+        _Key([f"{theme.printable(label, 24)}  {share(float(part), 1)}"], theme.area(style))
+        for (label, style), part in zip(bands, mean, strict=True)
+    ]
+    _label(figure, axes, keys, ends or [(0.0, float(y)) for y in np.cumsum(mean) - mean / 2])
 
 
 def _spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> Floats:
-    """Tops of labels near to where they are wanted, in that order, none over another.
+    """Places of labels near to where they are wanted, in that order, none over another.
 
     >>> _spread([42, 44, 82], [16, 16, 16], 0, 200)
     array([35., 51., 82.])
@@ -455,41 +400,43 @@ def _spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: f
     # Pushed down where they overlap, and pushed up: halfway lies each group around its middle.
     down, up = np.maximum.accumulate(free), np.minimum.accumulate(free[::-1])[::-1]
     fitted = np.clip((down + up) / 2, low, max(high - offsets[-1], low))
-    tops: Floats = fitted + offsets[:-1]
-    return tops
+    places: Floats = fitted + offsets[:-1]
+    return places
 
 
-def _marker(style: int) -> dict[str, Any]:
-    return theme.line(style) | {"linestyle": "none"}
+def _marks(axes: Axes, values: Sequence[float | None]) -> Any:
+    """An upright line in each row that has a mark."""
+    look: dict[str, Any] = {"marker": "|", "markersize": 13, "markeredgewidth": 2, "zorder": 3}
+    places = np.arange(len(values))
+    return axes.plot(np.array(values, float), places, color=theme.INK, linestyle="none", **look)[0]
 
 
-def _swatch(figure: Figure, x: float, y: float, look: dict[str, Any]) -> None:
-    from matplotlib.patches import Rectangle
+def _draw_keys(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    if len(handles) > 1:
+        # A space, as matplotlib leaves out labels that begin with an underscore.
+        words = [theme.printable(f" {label}", 30) for label in labels[: len(handles)]]
+        place = (-axes.bbox.x0 / axes.bbox.width, 1 + 2 / axes.bbox.height)
+        look: dict[str, Any] = {"frameon": False, "borderpad": 0, "handlelength": 1.5}
+        axes.legend(handles, words, ncols=_KEYS, loc="lower left", bbox_to_anchor=place, **look)
 
-    figure.add_artist(Rectangle((x, y - 6), 18, 12, transform=_from_top(figure), **look))
+
+def _text(figure: Figure, x: float, y: float, words: str, **look: Any) -> None:
+    figure.text(x, y, theme.printable(words), **{"va": "center"} | _pixels() | look)
 
 
-def _segment(
-    figure: Figure,
-    points: Sequence[tuple[float, float]],
-    color: str,
-    linewidth: float = 1,
-    **look: Any,
-) -> None:
+def _line(figure: Figure, x: Sequence[float], y: Sequence[float], **look: Any) -> None:
     from matplotlib.lines import Line2D
 
-    look = {"color": color, "linewidth": linewidth, "transform": _from_top(figure)} | look
-    figure.add_artist(Line2D(*zip(*points, strict=True), **look))
+    figure.add_artist(Line2D(x, y, **{"linewidth": 1.8} | _pixels() | look))
 
 
-def _text(figure: Figure, x: float, y: float, words: str, full: str = "", **look: Any) -> None:
-    """Words at a place; `full` is shown when a pointer rests on them."""
-    text = figure.text(x, y, words, transform=_from_top(figure), **({"va": "center"} | look))
-    if full and full != words:
-        theme.hint(text, full)
+def _box(figure: Figure, x: float, y: float, look: dict[str, Any]) -> None:
+    from matplotlib.patches import Rectangle
+
+    figure.add_artist(Rectangle((x, y - 6), 18, 12, **_pixels() | look))
 
 
-def _from_top(figure: Figure) -> Any:
-    from matplotlib.transforms import Affine2D
+def _pixels() -> dict[str, Any]:
+    from matplotlib.transforms import IdentityTransform
 
-    return Affine2D().scale(1, -1).translate(0, figure.bbox.height)
+    return {"transform": IdentityTransform()}

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import torch
 
@@ -30,7 +30,8 @@ from headrace.outputs.lightning.framework import (
     rank_and_world_size,
     takes_iterator,
 )
-from headrace.outputs.torch import Layout, TorchBatch, TorchLoader, ValidationLoader
+from headrace.outputs.torch import TorchBatch, TorchLoader, ValidationLoader
+from headrace.outputs.torch.device import checked_layout
 from headrace.outputs.torch.loader import Decode
 from headrace.reading.local import shared_files
 
@@ -71,15 +72,13 @@ class HeadraceDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.mixture = mixture if isinstance(mixture, Mixture) else Mixture.load(mixture)
-        if layout.upper() not in ("BCTHW", "BTHWC"):
-            raise UsageError(f"layout is {layout!r}", remedy="Give BCTHW or BTHWC")
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise UsageError(
                 f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
             )
         options = changed_options(options or LoaderOptions(), changes)
         self.batch_size = options.batch_size  # by this name, Lightning's tuner may change it
-        self.layout = cast(Layout, layout.upper())
+        self.layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch
         self._device, self._pin, self._decode, self._options = device, pin, decode, options
         self._loader: TorchLoader | None = None

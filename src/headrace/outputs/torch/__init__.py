@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
         remedy="pip install 'headrace[train]'",
     ) from error
 
-from headrace.outputs.torch.batch import Layout, TorchBatch
+from headrace.outputs.torch.device import Layout, TorchBatch
 from headrace.outputs.torch.loader import TorchLoader, ValidationLoader
 
 __all__ = ["Layout", "TorchBatch", "TorchLoader", "ValidationLoader"]

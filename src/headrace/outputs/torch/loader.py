@@ -6,7 +6,7 @@ What trainers need to know (seen with Lightning 2.6 and accelerate 1.15):
   trainer's `limit_train_batches`): without a length it holds one batch ahead, and its checkpoints
   count that one as trained. It saves the loader's state in every checkpoint, but loads it only in
   mid-epoch or when `max_steps` is set: from the end of an epoch under `max_epochs` the sequence
-  would begin anew. The data module of `headrace.outputs.lightning` has neither of these troubles.
+  would start again. The data module of `headrace.outputs.lightning` has neither problem.
 - accelerate's `prepare` hands it back as it is: give `device=accelerator.device`, and
   `register_for_checkpointing(loader)` to have its state saved and loaded.
 - In Lightning's `self.log` give `batch_size`: it guesses right, but the texts make it warn.
@@ -25,6 +25,8 @@ from typing import Any, Literal, NoReturn, Self, TypeAlias, Unpack, cast, get_ar
 from weakref import WeakMethod
 
 import torch
+import torch.distributed
+from torch.utils.data import get_worker_info
 
 from headrace.config import Mixture
 from headrace.errors import UsageError
@@ -32,13 +34,24 @@ from headrace.loader import Batch, LoaderOptions
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.options import LoaderFields, changed_options
 from headrace.loader.statistics import LoaderStatistics
-from headrace.outputs.torch.ahead import Ahead, Source
-from headrace.outputs.torch.batch import Layout, TorchBatch, to_tensors
-from headrace.outputs.torch.choice import Choice
-from headrace.outputs.torch.cuda import Copying, CudaTarget, checked_device
-from headrace.outputs.torch.decoded import Decoded
-from headrace.outputs.torch.jpeg import JpegDecoder, device_decoder_missing, refuse_decoding
-from headrace.outputs.torch.ranks import check_process, distributed_rank
+from headrace.outputs.torch.device import (
+    Ahead,
+    Copying,
+    CudaTarget,
+    Decoded,
+    Layout,
+    Source,
+    TorchBatch,
+    checked_device,
+    checked_layout,
+    to_tensors,
+)
+from headrace.outputs.torch.jpeg import (
+    Choice,
+    JpegDecoder,
+    device_decoder_missing,
+    refuse_decoding,
+)
 from headrace.sampling.ranks import draws_after
 
 __all__ = ["Decode", "TorchLoader", "ValidationLoader"]
@@ -49,31 +62,32 @@ _log = logging.getLogger("headrace")
 
 
 class TorchLoader:
-    """Batches of a mixture as dicts of tensors, for a plain loop, Lightning or accelerate.
+    """Endless batches of a mixture as dicts of tensors: a plain loop, Lightning or accelerate.
 
-    >>> from headrace.outputs.torch import TorchLoader
-    >>> with TorchLoader("oxe29.yaml", batch_size=64, image_size=256,  # doctest: +SKIP
-    ...                  device="cuda") as loader:
+    `for batch in loader` does not end, and a second `for` continues where the first stopped; with
+    `steps_per_epoch` an iteration ends after so many batches, and `len` is known. On the CPU
+    tensors are views of pooled memory: let go of a batch before you take the next ones, or clone
+    what you keep.
+
+    >>> import headrace as hr
+    >>> with hr.TorchLoader("oxe29.yaml", batch_size=64, image_size=256,  # doctest: +SKIP
+    ...                     device="cuda") as loader:
     ...     for batch in loader:
     ...         loss = model(batch["frames"], batch["action"])  # uint8 [64, 3, 2, 256, 256]
 
-    On the CPU (`device=None`) tensors share the loader's pooled memory, and BCTHW is a permuted
-    view with the strides of `torch.channels_last_3d`. With `device="cuda"` slots are pinned (unless
-    `pin=False`), and each batch is copied, one ahead, on a stream of its own; its tensors are
-    contiguous and belong to the consumer.
+    It takes the options of `Loader` (see `LoaderOptions`), and:
 
-    `decode="gpu"` hands JPEGs to the device as they are: it decodes and resizes them (nvJPEG, by
-    torchvision), while PNGs are decoded here as ever. Pixels differ from the CPU's by a few levels
-    at most. "auto" lets both decode in turns at first, keeps what made training faster, and says
-    so.
+    - `device=None`: tensors on the CPU; BCTHW is a permuted view with the strides of
+      `torch.channels_last_3d`. `device="cuda"`: each batch is copied, one ahead, on a stream of its
+      own, from pinned memory (unless `pin=False`); its tensors are contiguous and yours.
+    - `decode="gpu"`: the device decodes and resizes JPEGs (nvJPEG), the CPU decodes PNGs. Pixels
+      differ from the CPU's by a few levels at most. "auto" lets both decode in turns at first,
+      keeps the one with which training is faster, and logs its choice.
 
-    The sequence has no end. With `steps_per_epoch` an iteration ends after so many batches and the
-    next one goes on from there; `len` is then known. A state may be taken at any batch; after it
-    was loaded the first iteration is the rest of its epoch.
-
-    Rank and world are as given, else those of `torch.distributed`, else of torchrun's or Slurm's
-    environment. They, and which device plain "cuda" is, are settled at the first batch, so a loader
-    may be made before the trainer sets up its processes, though not before it forks them.
+    A state may be taken at any batch; after it was loaded, the first iteration is the rest of its
+    epoch. Rank and world size are as given, else those of `torch.distributed`, else of torchrun's
+    or Slurm's environment. They, and which device plain "cuda" is, are settled at the first batch:
+    a loader may be made before the trainer sets up its processes, though not before it forks them.
     """
 
     def __init__(
@@ -82,24 +96,22 @@ class TorchLoader:
         options: LoaderOptions | None = None,
         /,
         *,
-        layout: Layout = "BCTHW",
+        layout: str = "BCTHW",
         device: str | int | torch.device | None = None,
         pin: bool | None = None,
         decode: Decode = "cpu",
         steps_per_epoch: int | None = None,
         **changes: Unpack[LoaderFields],
     ) -> None:
-        if layout not in get_args(Layout):
-            raise UsageError(f"layout is {layout!r}", remedy="Give BCTHW or BTHWC")
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise UsageError(
                 f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
             )
-        self.layout: Layout = layout
+        self.layout: Layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch
         options = changed_options(options or LoaderOptions(), changes)
         decoder = _decoder(decode, checked_device(device), options.resize)
-        self._target = _target(device, layout, pin, decoder)
+        self._target = _target(device, self.layout, pin, decoder)
         self._rank_given = options.rank is not None
         self._feed = MixtureFeed(
             mixture,
@@ -120,7 +132,7 @@ class TorchLoader:
         self._handed = 0  # batches handed out since then
         self._last: float | None = None  # when the last batch was handed out
         self._step = 0  # batches of this epoch so far
-        self._resumed = False  # the next iteration goes on at that step
+        self._resumed = False  # the next iteration continues at that step
         #: Seconds that the consumer has waited for batches of training so far, copies included.
         self.waited_s = 0.0
 
@@ -178,7 +190,7 @@ class TorchLoader:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a state was taken, also one of `Loader`."""
+        """Continue where a state was taken, also one of `Loader`."""
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
@@ -214,13 +226,13 @@ class TorchLoader:
         return Ahead(source, self._target.send)
 
     def _choose(self, now: float) -> None:
-        """Who decodes, by how training gets on."""
+        """Let the faster of CPU and GPU decode."""
         assert self._choice is not None
         if self._last is not None:
             settled = self._choice.add(self.batch_size, now - self._last)
             self._feed.keep_encoded = self._choice.who == "gpu"
             if settled:
-                _log.warning("%s", self._choice.said())
+                _log.warning("%s", self._choice.explain())
                 self._choice = None
         self._last = now
 
@@ -265,10 +277,10 @@ class TorchLoader:
 
     def _settle(self) -> None:
         """Before a batch: the right process, and at the first one which rank and device it is."""
-        check_process(self._process)
+        _check_process(self._process)
         if self._settled:
             return
-        found = None if self._rank_given else distributed_rank()
+        found = None if self._rank_given else _distributed_rank()
         if found is not None:
             self._feed.place(*found)
         if self._target is not None:
@@ -362,3 +374,25 @@ def _decoder(decode: Decode, device: torch.device | None, filter: str) -> JpegDe
         raise refuse_decoding(missing)
     _log.warning("decode: the CPU decodes (%s)", missing)
     return None
+
+
+def _distributed_rank() -> tuple[int, int] | None:
+    """Rank and world size of `torch.distributed`; None if it is not initialised."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def _check_process(owner: int) -> None:
+    """Raise unless this is the process `owner` and not a worker of a torch DataLoader."""
+    if get_worker_info() is not None:
+        raise UsageError(
+            "this is a worker process of torch's DataLoader: each would give the same batches",
+            remedy="Iterate over the TorchLoader itself, it has workers of its own; "
+            "or wrap it with num_workers=0",
+        )
+    if os.getpid() != owner:
+        raise UsageError(
+            f"the TorchLoader was made in process {owner}, and this is {os.getpid()}",
+            remedy="Make it after the fork: its threads do not follow into a child",
+        )

@@ -1,14 +1,15 @@
-"""What a latent-action model is made of, and how it is trained: plain values, checked once."""
+"""What a latent-action model is made of: plain values, checked once."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
+from headrace.config import typed
 from headrace.errors import UsageError
 
-__all__ = ["FRAMES", "Features", "LaqConfig", "TrainingConfig"]
+__all__ = ["FRAMES", "Features", "LaqConfig"]
 
 Features: TypeAlias = Literal["dino", "pixel"]
 
@@ -23,7 +24,7 @@ _CODE_GRIDS = {1: (1, 1), 2: (2, 1), 4: (2, 2)}
 class LaqConfig:
     """The model. `LaqConfig()` is the full one; `lapa()`, `small()` and `tiny()` are others.
 
-    The default asks for both teachers. `Laq.build` trains without those that are not at hand.
+    The default uses both teachers. `Laq.build` trains without those whose files are missing.
     """
 
     image_size: int = 256  #: height and width of a frame
@@ -59,10 +60,10 @@ class LaqConfig:
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}", remedy="It must be positive")
         if self.codebook_size < 2:
-            raise UsageError(f"codebook_size is {self.codebook_size}", remedy="It takes two codes")
+            raise UsageError(f"codebook_size is {self.codebook_size}", remedy="Give 2 or more")
         if self.image_size % self.patch:
             problem = f"patch {self.patch} does not divide image_size {self.image_size}"
-            raise UsageError(problem, remedy="Choose a patch that does")
+            raise UsageError(problem, remedy="Choose a divisor")
         if self.codes not in _CODE_GRIDS:
             raise UsageError(f"codes is {self.codes}", remedy="It must be 1, 2 or 4")
         if (self.grid + 1) // 2 < max(self.code_grid):
@@ -148,51 +149,4 @@ class LaqConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LaqConfig:
         """The config of plain values, as a YAML file or a checkpoint has them."""
-        values = _known(values, cls, "model")
-        if "replacement" in values:
-            values["replacement"] = tuple((int(i), int(u)) for i, u in values["replacement"])
-        return cls(**values)
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingConfig:
-    """How the model is trained."""
-
-    steps: int = 100_000  #: steps of the whole run: where the cosine ends
-    lr: float = 1e-4  #: highest learning rate
-    min_lr: float = 1e-6  #: learning rate at the end
-    warmup: int = 1000  #: steps of linear warm-up
-    betas: tuple[float, float] = (0.9, 0.999)
-    weight_decay: float = 0.01  #: on tensors of two and more dimensions
-    clip: float = 1.0  #: norm of the gradient
-    precision: str = "bf16-mixed"
-    seed: int = 42
-    batch_size: int = 32
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or self.warmup < 0 or self.batch_size < 1:
-            raise UsageError(
-                f"steps {self.steps}, warmup {self.warmup}, batch_size {self.batch_size}",
-                remedy="Use positive numbers",
-            )
-        if not 0 <= self.min_lr <= self.lr:
-            problem = f"min_lr {self.min_lr} and lr {self.lr}"
-            raise UsageError(problem, remedy="Keep 0 <= min_lr <= lr")
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """The config of plain values, as a YAML file or a checkpoint has them."""
-        values = _known(values, cls, "training")
-        if "betas" in values:
-            first, second = values["betas"]
-            values["betas"] = (float(first), float(second))
-        return cls(**values)
-
-
-def _known(values: Mapping[str, Any], kind: type, key: str) -> dict[str, Any]:
-    """A copy of the values; a key that the dataclass does not have is an error."""
-    names = [field.name for field in fields(kind)]
-    if unknown := [name for name in values if name not in names]:
-        problem = f"{key}.{unknown[0]} is not a key of the recipe"
-        raise UsageError(problem, remedy=f"Known are {', '.join(names)}")
-    return dict(values)
+        return typed(cls, values, "model")

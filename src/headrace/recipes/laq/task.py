@@ -1,30 +1,36 @@
-"""The model as a Lightning module. Needs lightning; the model itself does not.
-
-Nothing of the recipe imports this module; `validation` and `ema` are callbacks for it.
-"""
+"""The model as a Lightning module; `validation` and `ema` are callbacks for it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
+from headrace.config import typed
+from headrace.errors import UsageError
 from headrace.outputs.torch import TorchBatch
-from headrace.recipes.laq.config import LaqConfig, TrainingConfig
+from headrace.recipes.laq.config import LaqConfig
 from headrace.recipes.laq.ema import Ema
-from headrace.recipes.laq.loss_watch import LossWatch
 from headrace.recipes.laq.model import Laq, LaqOutput
 from headrace.recipes.laq.nsvq import replacement_due
-from headrace.recipes.laq.optimizer import make_optimizer, make_schedule
+from headrace.recipes.laq.step import LossWatch, make_optimizer, make_schedule
+from headrace.recipes.training.checkpoints import CheckpointFile, check_same
+from headrace.recipes.training.options import TrainingOptions
 
-__all__ = ["LOG_EVERY", "LaqTask"]
+__all__ = ["LOG_EVERY", "LaqTask", "check_resumed", "warm_start"]
 
-#: Steps between two values of all that is logged but the loss.
+#: Steps between two values of everything that is logged, except the loss.
 LOG_EVERY = 10
+
+#: Keys of the model that its weights do not depend on.
+_FREE = {"dino_weights", "flow_weights", "teachers_required", "code_std"}
+_FREE |= {"replacement", "replace_below", "replace_noise"}
+#: Keys that a checkpoint's optimizer brings back: new values would be ignored.
+_KEPT = ("lr", "betas", "weight_decay")
 
 
 class _CodebookMaintenance(Callback):
@@ -66,16 +72,16 @@ class _CodebookMaintenance(Callback):
 class LaqTask(LightningModule):
     """Trains a `Laq` of a config, or of its plain values as a checkpoint has them.
 
-    Logs train/... and val/...; see `LossWatch` for losses that are no numbers. `folder` is where
-    the samples of such a loss are written (the trainer's root where it is not given).
+    Logs train/... and val/...; see `LossWatch` for losses that are not finite. `folder` is where
+    the samples of such a loss are listed (by default the root folder of the trainer).
 
-    `compile` has torch compile the blocks: worth a slower start on a GPU, not on a CPU.
+    `compile` compiles the blocks: worth a slower start on a GPU, not on a CPU.
     """
 
     def __init__(
         self,
         model: LaqConfig | Mapping[str, Any] | None = None,
-        training: TrainingConfig | Mapping[str, Any] | None = None,
+        training: TrainingOptions | Mapping[str, Any] | None = None,
         *,
         compile: bool = False,
         folder: str | Path | None = None,
@@ -83,12 +89,14 @@ class LaqTask(LightningModule):
         super().__init__()
         if not isinstance(model, LaqConfig):
             model = LaqConfig.from_dict(model or {})
-        if not isinstance(training, TrainingConfig):
-            training = TrainingConfig.from_dict(training or {})
-        self.training_config = training
+        if not isinstance(training, TrainingOptions):
+            # Checkpoints of the first version also had the batch size among these values.
+            known = {k: v for k, v in (training or {}).items() if k != "batch_size"}
+            training = typed(TrainingOptions, known, "training")
+        self.options = training
         self.model = Laq.build(model)
         self.save_hyperparameters(
-            {"model": asdict(self.model.config), "training": asdict(self.training_config)}
+            {"model": asdict(self.model.config), "training": asdict(self.options)}
         )
         if compile:
             self.model.compile_blocks()
@@ -118,7 +126,7 @@ class LaqTask(LightningModule):
         return [_CodebookMaintenance()]
 
     def validation_step(self, batch: TorchBatch, _: int) -> dict[str, Any]:
-        """The same numbers under val/, and the output (a `LaqOutput`) for whoever draws it."""
+        """The same numbers under val/, and the output (a `LaqOutput`) for callbacks."""
         output: LaqOutput = self(batch["frames"])
         values = {"val/loss": output.loss} | self._values("val", output)
         self.log_dict(values, batch_size=len(batch["frames"]), sync_dist=True)
@@ -126,28 +134,28 @@ class LaqTask(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """AdamW, and a learning rate for every step."""
-        optimizer = make_optimizer(self.model, self.training_config)
-        schedule = make_schedule(optimizer, self.training_config)
+        optimizer = make_optimizer(self.model, self.options)
+        schedule = make_schedule(optimizer, self.options)
         return {
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
     def configure_gradient_clipping(self, *_: Any, **options: Any) -> None:
-        """By norm, to the trainer's value or the config's.
+        """By norm, to the trainer's value or that of the options.
 
         Done here because Lightning refuses to clip for fused optimizers.
         """
-        asked = options.get("gradient_clip_val")
-        limit = self.training_config.clip if asked is None else asked
+        given = options.get("gradient_clip_val")
+        limit = self.options.clip if given is None else given
         nn.utils.clip_grad_norm_(self.model.parameters(), limit)
 
     def on_save_checkpoint(self, _: dict[str, Any]) -> None:
-        """No checkpoint of a model that a bad loss has spoiled."""
+        """Save no model that a bad loss has spoiled."""
         self._watcher().settle()
 
     def on_train_end(self) -> None:
-        """No run ends with a loss nobody looked at."""
+        """Check the last losses too."""
         self._watcher().settle()
 
     def _values(self, stage: str, output: LaqOutput) -> dict[str, Any]:
@@ -169,3 +177,41 @@ class LaqTask(LightningModule):
         if self._watch is None:
             self._watch = LossWatch(self.folder or self.trainer.default_root_dir)
         return self._watch
+
+
+def check_resumed(source: CheckpointFile, task: LaqTask) -> None:
+    """Refuse to resume a checkpoint of another model, or of an optimizer with other values."""
+    _check_model(source, task)
+    check_same(
+        source.path,
+        source.config.get("training", {}),
+        asdict(task.options),
+        group="training",
+        keys=_KEPT,
+        remedy="A resumed optimizer keeps its values: give them, or start a run with these "
+        f"weights (training.init_from={source.path})",
+    )
+
+
+def warm_start(task: LaqTask, path: str) -> None:
+    """Load the weights, and nothing else, of a run of this recipe."""
+    source = CheckpointFile.read(Path(path), "training.init_from")
+    _check_model(source, task)
+    try:
+        task.load_state_dict(dict(source.weights))
+    except RuntimeError as error:
+        raise UsageError(
+            f"training.init_from: the weights of {path} do not fit: {' '.join(str(error).split())}",
+            remedy="Give a checkpoint of the same model",
+        ) from None
+
+
+def _check_model(source: CheckpointFile, task: LaqTask) -> None:
+    check_same(
+        source.path,
+        source.config.get("model", {}),
+        asdict(task.model.config),
+        group="model",
+        keys=[each.name for each in fields(LaqConfig) if each.name not in _FREE],
+        remedy="Give the values it was trained with",
+    )

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.errors import UsageError
-from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer, logged_step
 from headrace.recipes.laq import pictures
 from headrace.recipes.laq.model import Laq, LaqOutput, Transfer, latent_transfer
 from headrace.recipes.laq.pictures import (
@@ -30,6 +30,7 @@ from headrace.recipes.laq.pictures import (
     sequence_bars,
     sequence_usage,
 )
+from headrace.recipes.training.loggers import logged_step
 from headrace.recipes.training.run_folder import read_rows, write_rows
 
 __all__ = [

@@ -1,21 +1,36 @@
-"""Where a run computes, and how exactly: what `auto` means on this machine."""
+"""The machine a run trains on: what `auto` means on it, its peak, and how it fails."""
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from headrace.engine.machine import allowed_cpus
-from headrace.errors import UsageError
+from headrace.engine import allowed_cpus
+from headrace.errors import HeadraceError, UsageError
 
-__all__ = ["Devices"]
+__all__ = ["Devices", "explain_failure", "peak_flops"]
+
+#: Dense bfloat16 operations a second, by the makers.
+_PEAKS = {
+    "B200": 2250e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100": 989e12,
+    "GH200": 989e12,
+    "A100": 312e12,
+    "L40S": 362e12,
+    "RTX 4090": 165e12,
+    "RTX 3090": 71e12,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """As Lightning's trainer takes it."""
+    """What Lightning's trainer is given."""
 
     cuda: bool
     count: int  #: of a machine; -1: all
@@ -25,7 +40,7 @@ class Devices:
 
     @staticmethod
     def choose(accelerator: str, count: int, nodes: int, strategy: str, precision: str) -> Devices:
-        """CUDA where there is one, in bfloat16; several devices by ddp."""
+        """CUDA if there is a device, in bfloat16; several devices by ddp."""
         if accelerator == "cuda" and not torch.cuda.is_available():
             raise UsageError(
                 "training.accelerator is cuda, and torch sees no CUDA device",
@@ -42,7 +57,7 @@ class Devices:
         return Devices(cuda, count, nodes, strategy, precision)
 
     def share_cpus(self) -> None:
-        """Leave a CPU to the loader where the model needs them too, unless OMP_NUM_THREADS is set.
+        """Leave one CPU to the loader if the model runs on CPUs too, unless OMP_NUM_THREADS is set.
 
         On 2 CPUs that are not idle, torch with two threads took four times as long for a small
         model as with one: its threads wait for each other at every operation.
@@ -52,5 +67,47 @@ class Devices:
 
     @property
     def accelerator(self) -> str:
-        """By Lightning's name."""
+        """As Lightning calls it."""
         return "cuda" if self.cuda else "cpu"
+
+
+def peak_flops(device: str) -> float | None:
+    """The peak of a device by its name; None if it is not known here.
+
+    >>> peak_flops("NVIDIA H200"), peak_flops("Radeon")
+    (989000000000000.0, None)
+    """
+    return next((peak for name, peak in _PEAKS.items() if name in device), None)
+
+
+def explain_failure(
+    error: BaseException, *, batch_size: int, accumulate: int, checkpoint: Path
+) -> HeadraceError | None:
+    """An error with a remedy for one that a user can do something about; None: it is a bug."""
+    if isinstance(error, HeadraceError):
+        return error
+    if isinstance(error, torch.cuda.OutOfMemoryError):
+        return _out_of_memory(error, batch_size, accumulate)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EACCES):
+        where = f" [file {error.filename}]" if error.filename else ""
+        resumed = "; then training.resume=auto continues" if checkpoint.is_file() else ""
+        return UsageError(
+            f"the run's files cannot be written: {error.strerror}{where}",
+            remedy=f"Free some space or give another folder (logging.runs=){resumed}",
+        )
+    return None
+
+
+def _out_of_memory(error: BaseException, batch_size: int, accumulate: int) -> HeadraceError:
+    said = str(error).split(". ")[0].strip()
+    if batch_size < 2:
+        remedy = "Even one sample does not fit: choose a smaller model (model=small)"
+        return UsageError(f"out of GPU memory: {said}", remedy=remedy)
+    # Whole divisors keep the effective batch exactly.
+    parts = next(n for n in range(2, batch_size + 1) if batch_size % n == 0)
+    smaller, more = batch_size // parts, accumulate * parts
+    return UsageError(
+        f"out of GPU memory at data.loader.batch_size={batch_size}: {said}",
+        remedy=f"Try data.loader.batch_size={smaller} training.accumulate={more}, which keeps "
+        f"the effective batch of {batch_size * accumulate} samples",
+    )

@@ -4,25 +4,24 @@
 
 On a CPU these are times of the host. On a GPU kernels are only queued by the host, so the times are
 the device's own: an event in its stream at every boundary, read when the device has passed it; no
-step waits for them. There the dataloader's share is the time in which the device had nothing to do
-while the host waited for a batch: a wait that queued work covers costs nothing, and does not count.
+step waits for them. There the dataloader's share is the time in which the device was idle while the
+host waited for a batch: a wait that is covered by queued work costs nothing, and does not count.
 """
 
 from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
 
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 from headrace.files import atomic_write
-from headrace.outputs.lightning.callbacks import find_loader
-from headrace.outputs.lightning.framework import Callback, LightningModule, Trainer
 
 __all__ = ["PHASES", "StepProfile", "Trace"]
 
@@ -66,16 +65,16 @@ class _DeviceClock:
 class StepProfile(Callback):
     """Sums up the phases of all steps but the first, in which much happens once.
 
-    Put it first among the callbacks: what the others do after a step is then "other".
+    Put it first among the callbacks: what the others do after a step is then "other". `waited`
+    gives the seconds that the loader has been waited for so far.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path | None, waited: Callable[[], float]) -> None:
+        self._folder, self._waited_so_far = folder, waited
         self._clock: _Clock = _HostClock()
         self._marks: deque[tuple[str, Any, float]] = deque()  # phase that begins, when, waited
         self._seconds = dict.fromkeys(PHASES, 0.0)
         self._gap = self._waited = 0.0
-        self._loader: Any = None
         self._started = self._first_step = 0.0
         self._warm = False
         self.steps = 0  #: batches that are counted
@@ -99,22 +98,21 @@ class StepProfile(Callback):
         return f"profile of {self.steps:,} steps: {parts}"
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The device is known now."""
+        """Choose the clock, now that the device is known."""
         device = trainer.strategy.root_device.type
         self._clock = _DeviceClock() if device == "cuda" else _HostClock()
-        self._loader = find_loader(trainer)
         self._started = perf_counter()
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """The batch is there."""
+        """The batch has arrived."""
         self._mark("forward")
 
     def on_before_backward(
         self, trainer: Trainer, pl_module: LightningModule, loss: torch.Tensor
     ) -> None:
-        """The loss is there."""
+        """The loss is known."""
         self._mark("backward")
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -139,7 +137,7 @@ class StepProfile(Callback):
         self._settle()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Validation is no part of a step."""
+        """Validation is not part of a step."""
         self._mark("validation")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -162,7 +160,7 @@ class StepProfile(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """What there is of it; a device that has failed is not asked."""
+        """Write what there is of it, unless the device may have failed."""
         if isinstance(exception, KeyboardInterrupt):
             self._finish(trainer)
 
@@ -204,9 +202,6 @@ class StepProfile(Callback):
         atomic_write(self._folder / "profile.json", json.dumps(found, indent=2) + "\n")
         atomic_write(self._folder / "profile.txt", self.line + "\n")
 
-    def _waited_so_far(self) -> float:
-        return 0.0 if self._loader is None else float(self._loader.waited_s)
-
 
 class Trace(Callback):
     """Records a few steps by torch's profiler: `trace.json`, for chrome://tracing or Perfetto."""
@@ -219,7 +214,7 @@ class Trace(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Begin."""
+        """Start after the first steps."""
         if self._batches == self._after and trainer.global_rank == 0:
             self._profiler = torch.profiler.profile()
             self._profiler.start()
@@ -232,19 +227,19 @@ class Trace(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """End."""
+        """Stop after a few."""
         self._batches += 1
         if self._profiler is not None and self._batches == self._after + self._steps:
             self._write()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that was shorter."""
+        """Write the trace of a shorter run."""
         self._write()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """The same."""
+        """Write what there is."""
         self._write()
 
     def _write(self) -> None:

@@ -1,7 +1,7 @@
-"""The folder of a training run: made before anything starts, gone on with when a run is resumed.
+"""The folder of a training run: created before training starts, reused when a run is resumed.
 
 runs/2026-11-15_12-00-00_laq_debug/
-  config.yaml        the resolved config        train.log       what was said
+  config.yaml        the resolved config        train.log       what was printed, and warnings
   metrics.csv        a row a step               result.json     how it ended, and its figures
   batch_times.jsonl  one record a batch         doctor.json     the verdict and its evidence
   checkpoints/  profiles/  visualizations/  artifacts/  tensorboard/  report.html
@@ -11,101 +11,72 @@ from __future__ import annotations
 
 import csv
 import io
+import logging
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+import resource
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from headrace.config.documents import to_yaml
+import numpy as np
+
+from headrace.config import to_yaml
 from headrace.errors import UsageError
 from headrace.files import atomic_write
-from headrace.measure.machine import machine_facts
-from headrace.measure.runs import new_run, read_object, write_json
+from headrace.measure import (
+    Outcome,
+    RunReader,
+    draw_report,
+    machine_facts,
+    new_run,
+    summarise,
+    write_json,
+)
 
-__all__ = ["LAST", "Resume", "RunFolder", "find_resume", "global_rank", "read_rows", "write_rows"]
+__all__ = [
+    "LAST",
+    "Ended",
+    "Resume",
+    "RunFolder",
+    "find_resume",
+    "global_rank",
+    "read_rows",
+    "tee_output",
+    "write_result",
+    "write_rows",
+]
 
 LAST = "last.ckpt"
 _STAMP = r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"
 _FOLDERS = ("checkpoints", "profiles", "visualizations", "artifacts")
+_LOGGERS = ("headrace", "lightning.pytorch", "lightning.fabric", "py.warnings")
 
 
-@dataclass(frozen=True, slots=True)
-class RunFolder:
-    """Where a run's files go. `first`: this process writes them, others only know of it."""
-
-    path: Path
-    first: bool = True
-
-    checkpoints = property(lambda self: self.path / "checkpoints")
-    profiles = property(lambda self: self.path / "profiles")
-    visualizations = property(lambda self: self.path / "visualizations")
-    artifacts = property(lambda self: self.path / "artifacts")
-    log = property(lambda self: self.path / "train.log")
-    last = property(lambda self: self.path / "checkpoints" / LAST)
-
-    @staticmethod
-    def begin(
-        runs: Path, name: str, config: Mapping[str, Any], go_on: Path | None = None
-    ) -> RunFolder:
-        """A new folder below `runs`, that in HEADRACE_RUN, or one to go on in."""
-        if global_rank() > 0:  # the first rank makes it and tells the others where it is
-            return RunFolder(go_on or runs, first=False)
-        given = os.environ.get("HEADRACE_RUN")
-        try:
-            path = go_on or (Path(given) if given else new_run(runs, name))
-            for folder in _FOLDERS:
-                (path / folder).mkdir(parents=True, exist_ok=True)
-            run = RunFolder(path.absolute())
-            if not given and not go_on:
-                (path / "log.txt").unlink()  # of programs that are watched from outside
-            run._write_config(config)
-            run.log.touch()
-            if not (path / "machine.json").exists():
-                write_json(path / "machine.json", machine_facts())
-        except UsageError as error:
-            raise UsageError(error.problem, remedy="Give another with logging.runs=") from None
-        except OSError as error:
-            raise UsageError(
-                f"the run cannot be archived in {str(go_on or given or runs)!r}: {error.strerror}",
-                remedy="Check its permissions and free space, or give another with logging.runs=",
-            ) from None
-        return run
-
-    def _write_config(self, config: Mapping[str, Any]) -> None:
-        """The config, and that of an earlier start of the run beside it where it was another."""
-        file, text = self.path / "config.yaml", to_yaml(dict(config))
-        if file.exists() and file.read_text() != text:
-            number = len(list(self.artifacts.glob("config_before_*.yaml"))) + 1
-            file.replace(self.artifacts / f"config_before_{number}.yaml")
-        atomic_write(file, text)
-
-    def result(self) -> dict[str, Any]:
-        """What result.json says, if there is one."""
-        return read_object(self.path / "result.json")[0]
+# -- where a run is --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A checkpoint to go on from."""
+    """A checkpoint to continue from."""
 
     checkpoint: Path
-    folder: Path | None  #: the run that goes on; None: a new run, from that checkpoint
+    folder: Path | None  #: the run that is continued; None: a new run, from that checkpoint
 
 
-def find_resume(asked: str | None, runs: Path, name: str) -> Resume | None:
-    """What `training.resume` means. `auto` finds nothing where there is no run to go on with."""
-    if asked is None:
+def find_resume(requested: str | None, runs: Path, name: str) -> Resume | None:
+    """What `training.resume` means; `auto` finds nothing where there is no run to continue."""
+    if requested is None:
         return None
-    if asked != "auto":
-        path = Path(asked)
-        if path.is_dir():
-            return Resume(_last_of(path), path)
-        return Resume(path, None)
+    if requested != "auto":
+        path = Path(requested)
+        return Resume(_last_of(path), path) if path.is_dir() else Resume(path, None)
     given = os.environ.get("HEADRACE_RUN")
-    folders = [Path(given)] if given else _runs_of(runs, name)
-    for folder in folders:
+    for folder in [Path(given)] if given else _runs_of(runs, name):
         if (file := folder / "checkpoints" / LAST).is_file():
             return Resume(file, folder)
     return None
@@ -130,17 +101,149 @@ def _last_of(folder: Path) -> Path:
         listed = f"; there are {', '.join(map(str, others))}" if others else ""
         raise UsageError(
             f"training.resume: {folder} has no checkpoints/{LAST}{listed}",
-            remedy="Give the folder of a run that came to a checkpoint, or a checkpoint",
+            remedy="Give the folder of a run that reached a checkpoint, or a checkpoint",
         )
     return file
 
 
 def global_rank() -> int:
-    """Which of the processes of a run this is, by the environment its launcher has set."""
+    """The rank of this process, from the environment that its launcher has set."""
     for key in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
         if os.environ.get(key, "").isdigit():
             return int(os.environ[key])
     return 0
+
+
+@dataclass(slots=True)
+class RunFolder:
+    """Where a run's files go. Nothing is written before `begin`.
+
+    `path` is a new folder below `runs`, the one in HEADRACE_RUN, or that of the resumed run.
+    """
+
+    runs: Path
+    name: str
+    config: Mapping[str, Any]
+    resume: Resume | None = None
+    path: Path = field(init=False)
+    first: bool = field(init=False)  #: this process writes the files; other ranks do not
+
+    checkpoints = property(lambda self: self.path / "checkpoints")
+    profiles = property(lambda self: self.path / "profiles")
+    visualizations = property(lambda self: self.path / "visualizations")
+    artifacts = property(lambda self: self.path / "artifacts")
+    log = property(lambda self: self.path / "train.log")
+    last = property(lambda self: self.path / "checkpoints" / LAST)
+
+    def __post_init__(self) -> None:
+        self.first = global_rank() == 0
+        self.path = self.continued or self.runs
+
+    @property
+    def continued(self) -> Path | None:
+        """The folder of the run that is resumed; None: a new one."""
+        return None if self.resume is None else self.resume.folder
+
+    def begin(self) -> None:
+        """Create the folder; ranks other than the first are told later where it is."""
+        if not self.first:
+            return
+        given = os.environ.get("HEADRACE_RUN")
+        try:
+            path = self.continued or (Path(given) if given else new_run(self.runs, self.name))
+            for folder in _FOLDERS:
+                (path / folder).mkdir(parents=True, exist_ok=True)
+            if not given and not self.continued:
+                (path / "log.txt").unlink()  # for programs that are watched from outside
+            self.path = path.absolute()
+            self._write_config()
+            self.log.touch()
+            if not (path / "machine.json").exists():
+                write_json(path / "machine.json", machine_facts())
+        except UsageError as error:
+            raise UsageError(error.problem, remedy="Give another with logging.runs=") from None
+        except OSError as error:
+            place = str(self.continued or given or self.runs)
+            raise UsageError(
+                f"the run cannot be archived in {place!r}: {error.strerror}",
+                remedy="Check its permissions and free space, or give another with logging.runs=",
+            ) from None
+
+    def result(self) -> dict[str, Any]:
+        """The content of result.json, if there is one."""
+        return RunReader(self.path).result
+
+    def _write_config(self) -> None:
+        """The config; that of an earlier start of the run is kept if it was another."""
+        file, text = self.path / "config.yaml", to_yaml(dict(self.config))
+        if file.exists() and file.read_text() != text:
+            number = len(list(self.artifacts.glob("config_before_*.yaml"))) + 1
+            file.replace(self.artifacts / f"config_before_{number}.yaml")
+        atomic_write(file, text)
+
+
+# -- what is printed -------------------------------------------------------------------------------
+
+
+class _Tee(io.TextIOBase):
+    """A stream whose text also goes to a file."""
+
+    def __init__(self, shown: TextIO, kept: TextIO) -> None:
+        self._shown, self._kept = shown, kept
+
+    def write(self, text: str) -> int:
+        self._kept.write(text)
+        self._kept.flush()
+        return self._shown.write(text)
+
+    def flush(self) -> None:
+        self._shown.flush()
+
+    def isatty(self) -> bool:
+        return self._shown.isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._shown.encoding
+
+    def fileno(self) -> int:
+        return self._shown.fileno()
+
+
+@contextmanager
+def tee_output(log: Path | None) -> Iterator[None]:
+    """Write what is printed to the log too, and warnings and Lightning's messages to it alone.
+
+    Without a log (on ranks other than the first) the latter are dropped.
+    """
+    logging.captureWarnings(True)
+    handler: logging.Handler = logging.NullHandler()
+    if log is not None:
+        handler = logging.FileHandler(log)
+        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [(each, each.propagate, each.handlers) for each in loggers]
+    for each in loggers:
+        if each.name != "headrace":  # our own messages are for the terminal too
+            each.handlers, each.propagate = [], False
+        each.addHandler(handler)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            if log is None:
+                yield
+                return
+            with log.open("a") as kept, redirect_stdout(_Tee(sys.stdout, kept)):
+                yield
+    finally:
+        logging.captureWarnings(False)
+        for each, propagate, handlers in before:
+            each.removeHandler(handler)
+            each.handlers, each.propagate = handlers, propagate
+        handler.close()
+
+
+# -- metrics.csv -----------------------------------------------------------------------------------
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
@@ -169,3 +272,56 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, float]]) -> list[str]:
     writer.writerows(merged[step] for step in sorted(merged))
     atomic_write(path, text.getvalue(), durable=False)
     return columns
+
+
+# -- how it ended ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a run ended."""
+
+    status: str  #: complete, interrupted or failed
+    folder: Path
+    result: dict[str, Any]  #: the content of result.json; empty on ranks other than the first
+    cause: str | None = None  #: why it is not complete
+
+
+def write_result(
+    run: RunFolder,
+    status: str,
+    cause: str | None,
+    *,
+    asked: Mapping[str, float],
+    world: int,
+    accumulate: int,
+    own: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Write result.json and the report: figures as a benchmark has them, and the recipe's `own`."""
+    reader = RunReader(run.path)
+    request = {
+        "name": run.name,
+        "backend": "headrace",
+        "job": dict(run.config),
+        "settings": {"compute_ms": None},
+        "machine": reader.machine,
+    }
+    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    anonymous = int(np.nanmax(reader.memory.anon_mb, initial=0.0) * 1e6)
+    result = summarise(run.path, request, Outcome(status, cause, None, rss, anonymous), None)
+    result["config"] = dict(run.config)
+    for key in ("samples_per_s", "samples"):  # batch_times.jsonl has the first rank's
+        result[key] = None if result[key] is None else result[key] * world
+    rate = result["batches_per_s"]
+    result["steps_per_s"] = rate / accumulate if rate else None
+    stall, mean = result["stall_s_per_step"], result["mean_s"]
+    result["loader_share"] = stall / mean if stall is not None and mean else None
+    served = result["mixture"]
+    result["mixture"] = {
+        each: {"asked": asked.get(each), "served": served.get(each, {}).get("served")}
+        for each in {**asked, **served}
+    }
+    result |= {"program": "train", "world": world, **own}
+    write_json(run.path / "result.json", result)
+    draw_report(run.path)
+    return result

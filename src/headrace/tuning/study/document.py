@@ -1,9 +1,9 @@
-"""Studies as people write them: YAML to a frozen `Study`; errors name the key path.
+"""Study files: YAML into a frozen `Study`, and the trials that follow from one.
 
-name: threads
-about: does a second CPU help?
-mixture: oxe29                    # packaged, or a path: beside this file, then from here
-overrides: [loader.batch_size=64] # of every run; those of the command line come after
+name: cpus
+about: Does a second CPU help?
+mixture: oxe29                     # packaged, or a path: beside this file, else from here
+overrides: [loader.batch_size=64]  # of every run; those of the command line come after them
 seconds: 8
 guard: {min_available: 2GiB}
 baseline: {label: one CPU, overrides: [bench.cpus=1]}
@@ -13,58 +13,157 @@ ladder:
 
 from __future__ import annotations
 
-import math
+import itertools
+import json
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from headrace.config import Mixture
 from headrace.config.documents import overridden, parse_override, read_document
-from headrace.config.typed import mapping, shown
-from headrace.errors import UsageError
-from headrace.loader.options import parse_size
-from headrace.measure.bench.settings import BenchSettings
-from headrace.tuning.guard import Guard
-from headrace.tuning.study.entry import (
-    Entry,
-    baseline_entry,
-    grid_entries,
-    ladder_entries,
-    run_entries,
-)
+from headrace.config.typed import nearest, shown, typed
+from headrace.errors import HeadraceError, UsageError
+from headrace.measure.baselines import BASELINES
+from headrace.measure.job import OWN_KEYS, BenchSettings, Job, jobs_of
+from headrace.measure.runs import Status
+from headrace.tuning.study.trial import Guard, Trial
 
-__all__ = ["Study", "packaged_studies", "read_study"]
+__all__ = ["Entry", "Study", "packaged_studies", "plan", "read_study", "study_from"]
 
-_SETTINGS = tuple(each.name for each in fields(BenchSettings) if each.name != "timeout_s")
-_KINDS = ("ladder", "grid", "runs")
-_GUARD_KEYS = tuple(each.name for each in fields(Guard))
-KEYS = ("name", "about", "train", "mixture", "overrides", "backend", *_SETTINGS, "repeats", "guard")
-KEYS += ("baseline", *_KINDS)
-#: What a run of a study measures if the file says nothing: enough for 20 to 30 batches a second.
+#: What a run of a study measures if the file does not say: 20 to 30 batches a second are enough.
 _SECONDS = 8.0
+_KINDS = ("ladder", "grid", "runs")
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
-    """Configurations to be run one after the other, and under which guard."""
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A row as the file has it: what it adds to the study's settings, or to those of its base."""
 
-    name: str
-    about: str
-    kind: str  #: ladder, grid or runs
-    mixture: str | None  #: None: all runs are commands, or training runs
-    overrides: tuple[str, ...]
-    backend: str
-    settings: BenchSettings
-    repeats: int
-    guard: Guard
-    entries: tuple[Entry, ...]  #: the baseline first
-    train: str | None = None  #: an experiment: runs are of `headrace train`, as are the overrides
+    label: str | None = None
+    against: str | None = None  #: the label of its base; None: the baseline
+    change: str | None = None  #: one override
+    overrides: tuple[str, ...] = ()
+    backend: str | None = None
+    sources: int | tuple[str, ...] | None = None  #: the first so many of the mixture, or these
+    copies: int | None = None  #: of each source: the same data as that many sources
+    command: str | tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.label is not None and not self.label.strip():
+            raise UsageError("label is empty", remedy="Give a short name")
+        for override in self.own:
+            parse_override(override)
+        for key in ("sources", "copies"):
+            value = getattr(self, key)
+            if value == () or (isinstance(value, int) and value < 1):
+                raise UsageError(f"{key} is {shown(value)}", remedy="Give a number from 1 upwards")
+        if self.command is not None and not "".join(self.command).strip():
+            raise UsageError("command is empty", remedy="Give a text or a list of texts")
 
     @property
-    def baseline(self) -> str:
-        """The label of the row that others are compared with."""
-        return self.entries[0].label
+    def own(self) -> tuple[str, ...]:
+        """The overrides that it adds."""
+        return (*self.overrides, *([self.change] if self.change is not None else []))
+
+    @property
+    def words(self) -> list[str]:
+        """What it changes, as it stands in the tables."""
+        found = list(self.own)
+        for key in ("backend", "sources", "copies"):
+            if (value := getattr(self, key)) is not None:
+                found.append(f"{key}={_yaml(value)}")
+        if self.command is not None:
+            found.append(self.command if isinstance(self.command, str) else " ".join(self.command))
+        return found
+
+
+class _Row(NamedTuple):
+    """A run in full, and how it differs from the row it is compared with."""
+
+    label: str
+    entry: Entry
+    change: str = ""
+    own: tuple[str, ...] = ()  #: the overrides that it does not share with that row
+    against: str | None = None  #: None: it is the baseline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study(BenchSettings):
+    """Configurations to run one after the other: settings of every run, a guard, and the rows."""
+
+    name: str = "study"
+    about: str = ""
+    mixture: str | None = None  #: None: all runs are commands, or training runs
+    train: str | None = None  #: an experiment: the runs are those of `headrace train`
+    overrides: tuple[str, ...] = ()
+    backend: str | None = None  #: None: headrace
+    repeats: int = 3
+    guard: Guard = field(default_factory=Guard)
+    baseline: Entry | None = None  #: None: the first row of a grid or of runs
+    ladder: tuple[Entry, ...] = ()
+    grid: Mapping[str, Any] = field(default_factory=dict)
+    runs: tuple[Entry, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = [kind for kind in _KINDS if getattr(self, kind)]
+        if len(kinds) != 1:
+            raise UsageError(
+                f"the study has {' and '.join(kinds) or 'nothing to run'}",
+                remedy=f"Give one of {', '.join(_KINDS)}.",
+            )
+        if self.repeats < 1:
+            raise UsageError(f"repeats is {self.repeats}", remedy="Give a number from 1 upwards")
+        for override in self.overrides:
+            parse_override(override)
+        rows = self.rows()
+        if self.train is not None and (self.mixture is not None or self.backend is not None):
+            raise UsageError(
+                "train is given together with mixture or backend",
+                remedy="The experiment says what is trained on: overrides: [data.mixture=oxe29]",
+            )
+        programs = self.train is not None or all(row.entry.command is not None for row in rows)
+        if self.mixture is None and not programs:
+            raise UsageError(
+                "mixture is missing",
+                remedy="Give a packaged name (oxe29) or a file; for training runs, "
+                "train: EXPERIMENT",
+            )
+
+    @property
+    def settings(self) -> BenchSettings:
+        """The settings of every run."""
+        return BenchSettings(
+            **{each.name: getattr(self, each.name) for each in fields(BenchSettings)}
+        )
+
+    def rows(self) -> tuple[_Row, ...]:
+        """Every row, the one that others are compared with first."""
+        if self.ladder:
+            given = [(f"ladder[{n}]", entry) for n, entry in enumerate(self.ladder)]
+            first = self.baseline or Entry()
+        else:
+            entries = _grid(self.grid) if self.grid else self.runs
+            given = [(f"runs[{n}]", entry) for n, entry in enumerate(entries)]
+            first = self.baseline or given.pop(0)[1]
+        named = bool(self.ladder) or self.baseline is not None
+        label = first.label or ("baseline" if named else ", ".join(first.words)) or "baseline"
+        rows = {label: _Row(label, first, "" if named else ", ".join(first.words), first.own)}
+        for where, entry in given:
+            row = _row(where, entry, label, rows, on_base=bool(self.ladder))
+            if row.label in rows:
+                raise UsageError(
+                    f"{where}: another row is called {row.label!r}, too",
+                    remedy="Give each its own label.",
+                )
+            rows[row.label] = row
+        return tuple(rows.values())
+
+
+# -- reading -------------------------------------------------------------------------------------
 
 
 def packaged_studies() -> dict[str, Path]:
@@ -73,140 +172,205 @@ def packaged_studies() -> dict[str, Path]:
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
 
 
-def read_study(study: str | Path, more: Sequence[str] = ()) -> Study:
-    """Read a study file, or the packaged one of that name, with `more` rows as YAML texts."""
+def read_study(
+    study: str | Path, overrides: Sequence[str] = (), more_rows: Sequence[str] = ()
+) -> Study:
+    """Read a study file, or the packaged one of that name.
+
+    `overrides` (of every run) come after the study's own; `more_rows` are rows as YAML texts.
+    """
     packaged = packaged_studies()
     file = Path(study).expanduser()
     if str(study) in packaged and not file.is_file():
         file = packaged[str(study)]
     try:
-        values = read_document(file, "study", list(packaged), "ladder")
-        rows = _with_rows(overridden(values, (), "study"), more)
-        return study_from(rows, file.parent, file.stem)
+        values = overridden(read_document(file, "study", list(packaged), "ladder"), (), "study")
+        if more_rows:
+            kind = next((k for k in ("ladder", "runs") if isinstance(values.get(k), list)), None)
+            if kind is None:
+                raise UsageError("no list to add rows to", remedy="Add them to a ladder or runs.")
+            values[kind] += [parse_override(f"row={text}")[1] for text in more_rows]
+        found = study_from(values, file.parent, file.stem)
     except UsageError as error:
-        raise error.within(file=str(file)) from None
-
-
-def _with_rows(values: Mapping[str, Any], more: Sequence[str]) -> Mapping[str, Any]:
-    """A study with rows after its own."""
-    if not more:
-        return values
-    kind = next((kind for kind in ("ladder", "runs") if isinstance(values.get(kind), list)), None)
-    if kind is None:
-        raise UsageError("there is no list to add rows to", remedy="Add them to a ladder or runs.")
-    return {**values, kind: [*values[kind], *(parse_override(f"row={text}")[1] for text in more)]}
+        raise UsageError(error.problem, remedy=error.remedy, file=str(file)) from None
+    return replace(found, overrides=(*found.overrides, *overrides))
 
 
 def study_from(values: Mapping[str, Any], folder: Path | None = None, name: str = "study") -> Study:
     """From plain values; a mixture's relative path is looked for in `folder` first."""
-    top = mapping(values, "the study", KEYS)
-    kinds = [kind for kind in _KINDS if kind in top]
-    if len(kinds) != 1:
+    seconds = None if values.get("steps") is not None else _SECONDS
+    study = typed(Study, {"name": name, "seconds": seconds, **values})
+    if study.mixture is not None and folder is not None and (folder / study.mixture).is_file():
+        study = replace(study, mixture=str(folder / study.mixture))
+    return study
+
+
+def _row(
+    where: str, entry: Entry, baseline: str, before: Mapping[str, _Row], *, on_base: bool
+) -> _Row:
+    """A row, in a ladder as its base with the change."""
+    against = entry.against or baseline
+    if against not in before:
         raise UsageError(
-            f"the study has {' and '.join(kinds) or 'nothing to run'}",
-            remedy=f"Give one of {', '.join(_KINDS)}.",
+            f"{where}.against is {against!r}, not the label of a row before it",
+            remedy=f"{nearest(against, before)}Rows before it: {', '.join(before)}.",
         )
-    entries = _entries(top, kinds[0])
-    _check_labels(entries, kinds[0])
-    mixture = _text(top, "mixture", None)
-    train = _text(top, "train", None)
-    if train is not None and (mixture is not None or "backend" in top):
+    words = entry.words
+    if not words and (on_base or not entry.label):
         raise UsageError(
-            "train and mixture, or backend, are both given",
-            remedy="What is trained on is of the experiment: overrides: [data.mixture=oxe29]",
+            f"{where} changes nothing",
+            remedy="Give change, overrides, backend, sources, copies or command",
         )
-    if mixture is None and train is None and any(entry.command is None for entry in entries):
-        raise UsageError(
-            "mixture is missing",
-            remedy="Give a packaged name (oxe29) or a file; for training runs, train: EXPERIMENT",
-        )
-    if mixture is not None and folder is not None and (folder / mixture).is_file():
-        mixture = str(folder / mixture)
-    overrides = baseline_entry({"overrides": top.get("overrides")}).overrides
-    repeats = top.get("repeats", 3)
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise UsageError(f"repeats is {shown(repeats)}", remedy="Give a number from 1 upwards")
-    return Study(
-        name=_text(top, "name", name) or name,
-        about=_text(top, "about", "") or "",
-        kind=kinds[0],
-        mixture=mixture,
-        overrides=overrides,
-        backend=_text(top, "backend", "headrace") or "headrace",
-        settings=settings_from({key: top[key] for key in _SETTINGS if key in top}),
-        repeats=repeats,
-        guard=_guard(top.get("guard") or {}),
-        entries=entries,
-        train=train,
+    base = before[against].entry if on_base else Entry()
+    full = Entry(
+        overrides=(*base.own, *entry.own),
+        backend=entry.backend or base.backend,
+        sources=base.sources if entry.sources is None else entry.sources,
+        copies=base.copies if entry.copies is None else entry.copies,
+        command=entry.command or base.command,
     )
+    return _Row(entry.label or ", ".join(words), full, ", ".join(words), entry.own, against)
 
 
-def settings_from(given: Mapping[str, Any], base: BenchSettings | None = None) -> BenchSettings:
-    """Settings with some of them given; `steps` and `seconds` exclude each other."""
-    base = base or BenchSettings(seconds=_SECONDS)
-    for key, value in given.items():
-        if key not in _SETTINGS:
-            raise mapping_error(key)
-        whole = key in ("steps", "warmup", "cpus", "validate_every", "validate_batches")
-        kinds = (int,) if whole else (int, float)
-        good = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
-        if not good:
-            wanted = "a whole number" if whole else "a number"
-            raise UsageError(f"{key} is {shown(value)}", remedy=f"Give {wanted}.")
-    one = {"steps": {"seconds": None}, "seconds": {"steps": None}}
-    other = next((one[key] for key in one if key in given), {})
-    return replace(base, **{**other, **given})
-
-
-def mapping_error(key: str) -> UsageError:
-    """The error for a `bench.` key that does not exist."""
-    try:
-        mapping({key: None}, "bench", _SETTINGS)
-    except UsageError as error:
-        return error
-    raise AssertionError
-
-
-def _entries(top: Mapping[str, Any], kind: str) -> tuple[Entry, ...]:
-    if kind == "ladder":
-        baseline = baseline_entry(top.get("baseline") or {})
-        return (baseline, *ladder_entries(top["ladder"], baseline))
-    entries = grid_entries(top["grid"]) if kind == "grid" else run_entries(top["runs"])
-    if "baseline" not in top:
-        return entries
-    return (baseline_entry(top["baseline"]), *entries)
-
-
-def _check_labels(entries: Sequence[Entry], kind: str) -> None:
-    labels = [entry.label for entry in entries]
-    for label in labels:
-        if labels.count(label) > 1:
+def _grid(axes: Mapping[str, Any]) -> list[Entry]:
+    """Every combination of the values."""
+    for key, values in axes.items():
+        if not isinstance(values, list) or not values:
             raise UsageError(
-                f"two rows of the {kind} are called {label!r}", remedy="Give each its own label."
+                f"grid.{key} is {shown(values)}, not a list of values",
+                remedy=f"Write `{key}: [a, b]`",
+            )
+    entries = []
+    for combination in itertools.product(*axes.values()):
+        chosen = dict(zip(axes, combination, strict=True))
+        label = ", ".join(f"{k.rpartition('.')[2]}={_yaml(v)}" for k, v in chosen.items())
+        backend = chosen.pop("backend", None)
+        given = tuple(f"{key}={_yaml(value)}" for key, value in chosen.items())
+        entries.append(Entry(label=label, backend=backend, overrides=given))
+    return entries
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_yaml, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# -- planning ------------------------------------------------------------------------------------
+
+
+class _Skip(Exception):
+    """This machine or mixture does not have what the row needs."""
+
+
+def plan(study: Study, *, cpus: int) -> list[Trial]:
+    """A trial for each row, the baseline first. Reads the mixture; runs nothing.
+
+    An override of every run that is wrong is an error; what is wrong with a single row makes that
+    row an invalid configuration.
+    """
+    settings, common = _split(study.settings, study.overrides)
+    if study.mixture is not None:
+        jobs_of(study.mixture, common, [study.backend or "headrace"])
+    return [_trial(study, row, settings, common, cpus) for row in study.rows()]
+
+
+def _trial(
+    study: Study, row: _Row, settings: BenchSettings, common: Sequence[str], cpus: int
+) -> Trial:
+    entry, backend = row.entry, row.entry.backend or study.backend or "headrace"
+    trial = Trial(row.label, row.change, backend, settings=settings, against=row.against)
+    known: tuple[Status, str]
+    try:
+        if study.train is not None and entry.command is None:
+            return replace(trial, backend="train", command=_training(study.train, entry, common))
+        settings, own = _split(settings, entry.own)
+        if entry.command is not None:
+            return replace(trial, backend="command", settings=settings, command=entry.command)
+        assert study.mixture is not None
+        _check_effect(backend, row.own)
+        job = jobs_of(study.mixture, [*common, *own], [backend])[backend]
+        job = replace(job, mixture=_chosen(job.mixture, entry))
+        if (settings.cpus or 1) > cpus:
+            raise _Skip(f"needs {settings.cpus} CPUs; {cpus} are allowed here")
+        # As another process will read it, so that equal jobs are equal.
+        return replace(trial, job=Job.from_dict(job.to_dict()), settings=settings)
+    except _Skip as reason:
+        known = "skipped", str(reason)
+    except HeadraceError as error:
+        known = "invalid configuration", str(error)
+    return replace(trial, known=known)
+
+
+def _training(experiment: str, entry: Entry, common: Sequence[str]) -> tuple[str, ...]:
+    """The command of a training run, which checks its overrides itself."""
+    if entry.backend is not None or entry.sources is not None or entry.copies is not None:
+        raise UsageError(
+            "backend, sources and copies belong to benchmarks, and this is a training run",
+            remedy="Write an override of the experiment instead",
+        )
+    train = (sys.executable, "-m", "headrace", "train", f"experiment={experiment}")
+    return (*train, *common, *entry.own)
+
+
+def _split(base: BenchSettings, overrides: Sequence[str]) -> tuple[BenchSettings, tuple[str, ...]]:
+    """The settings with the `bench.` overrides, and the other overrides."""
+    given: dict[str, Any] = {}
+    rest = []
+    for override in overrides:
+        key, _, _ = override.partition("=")
+        if key.strip().startswith("bench."):
+            given[key.strip().removeprefix("bench.")] = parse_override(override)[1]
+        else:
+            rest.append(override)
+    for one, other in (("steps", "seconds"), ("seconds", "steps")):
+        if one in given:
+            given.setdefault(other, None)
+    values = {each.name: getattr(base, each.name) for each in fields(BenchSettings)}
+    return typed(BenchSettings, {**values, **given}, "bench"), tuple(rest)
+
+
+def _check_effect(backend: str, overrides: Sequence[str]) -> None:
+    """Refuse a change that the row's backend would ignore: the row would compare nothing."""
+    for override in overrides:
+        head, _, key = override.partition("=")[0].strip().partition(".")
+        other = head if head in BASELINES else None
+        if head == "loader" and key in OWN_KEYS:
+            other = "headrace"
+        if other is not None and other != backend:
+            raise UsageError(
+                f"{override} is an option of the backend {other}, but the row runs {backend}",
+                remedy=f"Add `backend: {other}` to the row, or remove the override",
             )
 
 
-def _guard(value: Any) -> Guard:
-    given = mapping(value, "guard", _GUARD_KEYS)
-    if "min_available" in given:
-        size = given["min_available"]
-        try:
-            if isinstance(size, bool) or not isinstance(size, int | str):
-                raise UsageError("", remedy="Write for example 5GiB")
-            given["min_available"] = parse_size(size)
-        except UsageError as error:
-            raise UsageError(
-                f"guard.min_available is {shown(size)}, no size", remedy=error.remedy
-            ) from None
-    for key in ("stall_seconds", "timeout_s", "grace_s"):
-        value = given.get(key, 1.0)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UsageError(f"guard.{key} is {shown(value)}", remedy="Give seconds above 0")
-    return Guard(**given)
-
-
-def _text(top: Mapping[str, Any], key: str, default: str | None) -> str | None:
-    value = top.get(key, default)
-    if value is not None and not isinstance(value, str):
-        raise UsageError(f"{key} is {shown(value)}, not text", remedy="Give a text.")
-    return value
+def _chosen(mixture: Mixture, entry: Entry) -> Mixture:
+    """The mixture with some of its sources, or several of each."""
+    active = mixture.active
+    if isinstance(entry.sources, int):
+        if entry.sources > len(active):
+            raise _Skip(f"needs {entry.sources} sources; the mixture has {len(active)}")
+        active = active[: entry.sources]
+    elif entry.sources is not None:
+        names = {source.name: source for source in active}
+        for name in entry.sources:
+            if name not in names:
+                raise UsageError(
+                    f"the mixture has no source {name!r}",
+                    remedy=f"{nearest(name, names)}Sources: {', '.join(names)}.",
+                )
+        active = tuple(names[name] for name in entry.sources)
+    copies = entry.copies or 1
+    if copies > 1:
+        active = tuple(
+            replace(
+                source,
+                name=f"{source.name}_{number + 1}",
+                path=mixture.folder(source),
+                version=None,
+                weight=None if source.weight is None else source.weight / copies,
+            )
+            for source in active
+            for number in range(copies)
+        )
+    return replace(mixture, sources=active)

@@ -1,0 +1,443 @@
+"""Batches as tensors, and their way to a CUDA device, one ahead of the consumer.
+
+A copy continues after it was ordered, so the host's batch is held, and with it its slot, until the
+copy is complete. The next copy is ordered when a batch is handed out, but only if the host has that
+batch ready: the first batch never waits for the second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Literal, NotRequired, Protocol, TypeAlias, TypedDict, cast, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from headrace.engine.feeders import Feeders
+from headrace.errors import UsageError
+from headrace.loader import Batch
+from headrace.loader.batch import EncodedBatch
+from headrace.outputs.torch.jpeg import JpegDecoder
+
+__all__ = [
+    "Ahead",
+    "Copying",
+    "CudaTarget",
+    "Decoded",
+    "Layout",
+    "Source",
+    "TorchBatch",
+    "checked_device",
+    "checked_layout",
+    "to_tensors",
+]
+
+_cuda: Any = torch.cuda  # much of it has no types
+
+Layout: TypeAlias = Literal["BCTHW", "BTHWC"]
+
+_ARRAYS = (
+    "draws",
+    "dataset",
+    "episode_id",
+    "frame_idx",
+    "offset",
+    "action",
+    "action_is_pad",
+    "state",
+)
+
+
+class TorchBatch(TypedDict):
+    """A batch of windows. What the metadata mode leaves out has no key.
+
+    On the CPU all tensors but `draws` are views of pooled memory: it is reused when the last of
+    them is gone, so let go of them, or clone what you keep.
+    """
+
+    frames: Tensor  #: uint8 [B, 3, T, H, W] or [B, T, H, W, 3]
+    names: tuple[str, ...]  #: table of source names
+    draws: Tensor  #: int64 [B] numbers of the draws
+    dataset: NotRequired[Tensor]  #: int32 [B] index into `names`
+    episode_id: NotRequired[Tensor]  #: int64 [B] shard number << 32 | record number
+    frame_idx: NotRequired[Tensor]  #: int32 [B] start t
+    offset: NotRequired[Tensor]  #: int32 [B] steps to the last frame
+    action: NotRequired[Tensor]  #: float32 [B, A] summed over the window, or [B, C, A]
+    action_is_pad: NotRequired[Tensor]  #: bool [B, C] beyond the episode's end
+    state: NotRequired[Tensor]  #: float32 [B, S] at t
+    language: NotRequired[list[str]]  #: [B] instruction at t
+    robot: NotRequired[list[str]]  #: [B] where a source names it, else ""
+
+
+def to_tensors(batch: Batch, layout: Layout) -> TorchBatch:
+    """The batch as tensors on the CPU, without a copy.
+
+    Each tensor keeps the memory on lease. BCTHW is a permuted view: its strides are those of
+    `torch.channels_last_3d`, and `.contiguous()` would copy.
+    """
+    values: dict[str, Any] = {"frames": in_layout(torch.from_numpy(batch.frames), layout)}
+    for name in _ARRAYS:
+        array = getattr(batch, name)
+        if array is not None:
+            values[name] = torch.from_numpy(array)
+    if batch.language is not None:
+        values["language"] = batch.language
+    if batch.robot is not None:
+        values["robot"] = batch.robot
+    values["names"] = batch.names
+    return cast(TorchBatch, values)
+
+
+def in_layout(frames: Tensor, layout: Layout) -> Tensor:
+    """Frames [B, T, H, W, C] seen in a layout, without a copy."""
+    return frames.permute(0, 4, 1, 2, 3) if layout == "BCTHW" else frames
+
+
+def checked_layout(layout: str) -> Layout:
+    """A layout as the user wrote it, in any case."""
+    if layout.upper() not in get_args(Layout):
+        raise UsageError(f"layout is {layout!r}", remedy="Give BCTHW or BTHWC")
+    return cast(Layout, layout.upper())
+
+
+# -- one ahead of the consumer ------------------------------------------------------------------
+
+
+class Source(Protocol):
+    """Batches of the host: a loader, or a validation pass."""
+
+    @property
+    def ready(self) -> int:
+        """Batches that `next` would give without a wait."""
+
+    def __next__(self) -> Batch: ...
+
+
+class Sent(Protocol):
+    """A batch that is being copied."""
+
+    def done(self) -> bool:
+        """Whether the copy is over, so that the host's memory may change."""
+
+    def wait(self, *, held_up: bool = True) -> None:
+        """Return when it is over; whether that holds the consumer up."""
+
+    def take(self) -> TorchBatch:
+        """The batch, for work that the caller queues from now on; called once."""
+
+
+class Ahead(Iterator[TorchBatch]):
+    """Hands out the batches of a source, each sent to the device before it is asked for."""
+
+    def __init__(self, source: Source, send: Callable[[Batch], Sent]) -> None:
+        self._source = source
+        self._send = send
+        self._taken: Batch | None = None  # from the source, and not sent yet
+        self._next: Sent | None = None
+        self._copying: list[tuple[Sent, Batch]] = []  # one at most
+        # Memory must not be reused under a running copy, not even when everything is let go.
+        self._finalizer = weakref.finalize(self, _finish, self._copying)
+
+    @property
+    def ahead(self) -> int:
+        """Batches taken from the source that the consumer has not had."""
+        return (self._taken is not None) + (self._next is not None)
+
+    def __next__(self) -> TorchBatch:
+        if self._copying and self._copying[0][0].done():
+            self._copying.clear()
+        sent = self._next or self._order()
+        self._next = None
+        # What goes wrong with the next batch belongs to the next call, which tries it again.
+        with contextlib.suppress(Exception):
+            if self._source.ready:
+                self._next = self._order()
+        return sent.take()
+
+    def close(self) -> None:
+        """Forget the batch ahead, and return when no copy runs any more."""
+        self._taken = self._next = None
+        _finish(self._copying)
+
+    def _order(self) -> Sent:
+        # One copy at a time: its slot is back before we wait for a batch that may need it.
+        _finish(self._copying)
+        if self._taken is None:
+            self._taken = next(self._source)
+        sent = self._send(self._taken)
+        self._copying.append((sent, self._taken))
+        self._taken = None
+        return sent
+
+
+def _finish(copying: list[tuple[Sent, Batch]]) -> None:
+    while copying:
+        copying[0][0].wait()
+        copying.pop()
+
+
+_FOREVER = 3600.0
+
+
+class Decoded(Iterator[TorchBatch]):
+    """Takes batches, has them decoded by a device, and hands them out in order.
+
+    Ordering the decoding of a batch takes a thread as long as the device takes for it, so a thread
+    of its own does it: one batch waits ready while the next is decoded. `source()` gives what
+    takes a batch, or None when that is gone: the thread must not keep alive what its consumer
+    has let go.
+    """
+
+    about: Batch  #: what was handed out last, without its frames
+
+    def __init__(
+        self, source: Callable[[], Callable[[], Batch] | None], send: Callable[[Batch], Sent]
+    ) -> None:
+        self._feeders = Feeders([_sent(source, send)], depth=1, name="headrace-device")
+        self._finalizer = weakref.finalize(self, self._feeders.close, 0.0)
+
+    def __next__(self) -> TorchBatch:
+        sent, self.about = self._feeders.take(0)
+        return sent.take()
+
+    def close(self) -> None:
+        """Forget what is ahead; returns when nothing is taken or decoded any more."""
+        self._feeders.close(_FOREVER)
+
+
+def _sent(
+    source: Callable[[], Callable[[], Batch] | None], send: Callable[[Batch], Sent]
+) -> Iterator[tuple[Sent, Batch]]:
+    """Batches whose copy and decoding are over, so that their slots are free again."""
+    while (take := source()) is not None:
+        try:
+            batch = take()
+        except StopIteration:
+            return
+        del take
+        sent = send(batch)
+        about = batch.about()
+        sent.wait(held_up=False)
+        del batch
+        yield sent, about
+        del sent, about
+
+
+# -- CUDA ---------------------------------------------------------------------------------------
+
+
+def checked_device(device: str | int | torch.device | None) -> torch.device | None:
+    """The CUDA device that is meant; None: tensors stay on the CPU."""
+    if device is None:
+        return None
+    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if found.type == "cpu":
+        return None
+    if found.type != "cuda":
+        raise UsageError(
+            f"device is {str(found)!r}", remedy="Give cuda, or nothing and move tensors yourself"
+        )
+    if not torch.cuda.is_available():
+        raise UsageError(
+            f"device is {str(found)!r}, but torch finds no CUDA device",
+            remedy="Leave device out, or install a driver and a torch with CUDA",
+        )
+    if found.index is not None and found.index >= torch.cuda.device_count():
+        raise UsageError(
+            f"device is {str(found)!r}, but there are {torch.cuda.device_count()} CUDA devices",
+            remedy="Give cuda, which is the device of torch.cuda.set_device",
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """What copies to a device have taken so far."""
+
+    copies: int  #: batches copied
+    seconds: float  #: that the device spent on them
+    waited_s: float  #: that the consumer was held up until one was over
+
+
+class CudaTarget:
+    """A device, the stream that copies to it, and pinned memory to copy from."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        layout: Layout,
+        *,
+        pin: bool,
+        decoder: JpegDecoder | None = None,
+    ) -> None:
+        self.device = device
+        self._decoder = decoder  # of batches that hold JPEGs
+        #: Gives what decodes rows of a batch that the device cannot decode, while that exists.
+        self.refill: Callable[[], Callable[[EncodedBatch, list[int]], None] | None] = lambda: None
+        self.pin = pin
+        self._layout = layout
+        self._stream: Any = None
+        self.copying = Copying(0, 0.0, 0.0)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether batches may hold JPEGs."""
+        return self._decoder is not None
+
+    def settle(self) -> None:
+        """Plain "cuda" is the current device from here on: the trainer has chosen it by now."""
+        if self._stream is None:
+            self.device = torch.empty(0, device=self.device).device
+            self._stream = _cuda.Stream(self.device)
+
+    def lock(self, memory: NDArray[np.uint8]) -> Callable[[], None]:
+        """Pin a slot's memory. Called by a thread of the engine, which has no current device."""
+        with torch.cuda.device(self.device):
+            return _pin(memory)
+
+    def send(self, batch: Batch) -> CudaSent:
+        """Order the copy of a batch: uint8 or JPEGs over the bus, the layout is made over there."""
+        if isinstance(batch, EncodedBatch) and batch.encoded.any():
+            return self._send_encoded(batch)
+        host: dict[str, Any] = dict(to_tensors(batch, "BTHWC"))
+        if self.pin:
+            host["draws"] = host["draws"].pin_memory()  # the one array that is not in the slot
+        with torch.cuda.stream(self._stream):
+            begun = _event(self._stream, timed=True)
+            there = self._there(host)
+            copied = _event(self._stream, timed=True)
+            there["frames"] = in_layout(there["frames"], self._layout).contiguous()
+            complete = _event(self._stream)
+        return CudaSent(self, there, (begun, copied), complete)
+
+    def _send_encoded(self, batch: EncodedBatch) -> CudaSent:
+        """Order the decoding of a batch, by a thread that has nothing else to do meanwhile."""
+        assert self._decoder is not None
+        try:
+            frames = self._decoded(batch)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            bad, refill = self._refused(batch), self.refill()
+            if not bad or refill is None:
+                raise
+            refill(batch, bad)  # raises what is wrong with them, or finds others
+            return self.send(batch)
+        host: dict[str, Any] = dict(to_tensors(batch, "BTHWC"))
+        del host["frames"]
+        order = (0, 2, 1, 3, 4) if self._layout == "BCTHW" else (0, 1, 3, 4, 2)
+        with torch.cuda.stream(self._stream):
+            begun = _event(self._stream, timed=True)
+            there = self._there(host)
+            there["frames"] = frames.permute(order).contiguous()
+            complete = _event(self._stream, timed=True)
+        return CudaSent(self, there, (begun, complete), complete)
+
+    def _decoded(self, batch: EncodedBatch, rows: slice = slice(None)) -> Tensor:
+        assert self._decoder is not None
+        with torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+            frames = torch.from_numpy(batch.frames[rows])
+            return self._decoder(frames, batch.encoded[rows], self.device)
+
+    def _refused(self, batch: EncodedBatch) -> list[int]:
+        """Rows with a JPEG that the device does not decode, tried one by one."""
+        bad = []
+        for row in range(len(batch)):
+            try:
+                self._decoded(batch, slice(row, row + 1))
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                bad.append(row)
+        return bad
+
+    def _there(self, host: dict[str, Any]) -> dict[str, Any]:
+        """Tensors ordered to the device, the rest as it is."""
+        return {
+            name: value.to(self.device, non_blocking=True) if isinstance(value, Tensor) else value
+            for name, value in host.items()
+        }
+
+    def count(self, seconds: float, waited: float) -> None:
+        """A copy is over."""
+        so_far = self.copying
+        self.copying = Copying(
+            so_far.copies + 1, so_far.seconds + seconds, so_far.waited_s + waited
+        )
+
+
+class CudaSent:
+    """A batch whose copy to a device was ordered."""
+
+    def __init__(
+        self, target: CudaTarget, batch: dict[str, Any], copy: tuple[Any, Any], complete: Any
+    ) -> None:
+        self._target, self._batch = target, batch
+        self._begun, self._copied = copy  # events: the host's memory may change after the second
+        self._complete = complete  # an event: the layout is made as well
+        self._counted = False
+
+    def done(self) -> bool:
+        """Whether the copy is over."""
+        over = bool(self._copied.query())
+        if over:
+            self._count(0.0)
+        return over
+
+    def wait(self, *, held_up: bool = True) -> None:
+        """Return when it is over; whether that holds the consumer up."""
+        started = perf_counter()
+        self._copied.synchronize()
+        self._count(perf_counter() - started if held_up else 0.0)
+
+    def _count(self, waited: float) -> None:
+        if not self._counted:
+            self._counted = True
+            self._target.count(self._begun.elapsed_time(self._copied) / 1000, waited)
+
+    def take(self) -> TorchBatch:
+        """The batch; the consumer's stream waits for the copy, the consumer does not."""
+        current = torch.cuda.current_stream(self._target.device)
+        current.wait_event(self._complete)
+        batch, self._batch = self._batch, {}
+        for value in batch.values():
+            if isinstance(value, Tensor):  # its memory is of our stream, and is used on this one
+                value.record_stream(current)
+        return cast(TorchBatch, batch)
+
+
+def _event(stream: Any, *, timed: bool = False) -> Any:
+    """An event after all that was queued on a stream so far."""
+    event = _cuda.Event(enable_timing=timed, blocking=True)  # a wait leaves the CPU alone
+    event.record(stream)
+    return event
+
+
+def _pin(memory: NDArray[np.uint8]) -> Callable[[], None]:
+    """Page-lock memory that begins on a page of its own; what is returned undoes it.
+
+    Not torch's own pinned memory (`pin_memory=True`): that is rounded up to a power of two and
+    never given back, so a slot of 24.1 MiB would hold 32 and the budget would not know; and worker
+    processes could not write to it.
+    """
+    cudart = _cuda.cudart()
+    address, size = memory.ctypes.data, memory.nbytes
+    error = cudart.cudaHostRegister(address, size, 1)  # 1: for all devices
+    if error != cudart.cudaError.success:
+        raise UsageError(
+            f"CUDA could not pin {size:,} bytes of memory (error {error})",
+            remedy="Raise the limit of locked memory (ulimit -l), or give pin=False",
+        )
+
+    def unpin() -> None:
+        if not sys.is_finalizing():  # the driver may be gone; the memory goes with the process
+            cudart.cudaHostUnregister(address)
+
+    return unpin
