@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "bench.run": ("draw_report",),
+    "bench": ("draw_report",),
     "machine": ("machine_facts",),
     "runs": ("Outcome", "RunReader", "new_run", "summarise", "write_json"),
     "verdict": ("Verdict", "verdict_text"),
