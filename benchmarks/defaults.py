@@ -80,7 +80,7 @@ def measure(args: argparse.Namespace, change: dict[str, Any]) -> dict[str, float
     import importlib
 
     import headrace as hr
-    from headrace.measure.process_tree import tree_memory
+    from headrace.measure.machine import tree_memory
 
     options: dict[str, Any] = {}
     for name, value in change.items():

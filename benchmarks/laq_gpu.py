@@ -28,7 +28,7 @@ import torch
 
 import headrace as hr
 from headrace.measure.limit import decode_limit
-from headrace.measure.process_tree import tree_memory
+from headrace.measure.machine import tree_memory
 from headrace.outputs.torch import TorchLoader
 from headrace.recipes.laq import Laq, LaqConfig, TrainingOptions, make_optimizer, step_flops
 from headrace.recipes.laq.model import trainable_parameters
