@@ -205,18 +205,19 @@ def test_what_there_is_no_time_to_prove_is_said_to_be_unproved():
     assert "noise" in words
 
 
-def test_the_search_goes_on_when_the_proof_fails_with_time_left():
+def test_the_search_continues_when_the_proof_fails_with_time_left():
     # k0 is lucky once; k3 is good.
     def rate(o):
         lucky = o["b.k0"] == 1 and len(surface.asked) < 4
         return 100 * (1.5 if lucky else 1) * (1.3 if o["b.k3"] == 2 else 1)
 
     surface = Surface(rate)
-    found = surface.search(6)
+    found = surface.search(4.5)
     assert found.winner == {"b.k3": 2}
-    assert surface.time <= 360
+    assert surface.time <= 270
+    assert [name for _, name in surface.asked].index("search 4") > 12  # after a proof that failed
     made = len(surface.asked)
-    assert surface.search(6).winner == {"b.k3": 2}
+    assert surface.search(4.5).winner == {"b.k3": 2}
     assert len(surface.asked) >= made
     assert all(surface.asked.count(each) == 1 for each in surface.asked)
 

@@ -5,7 +5,7 @@ over theirs in the same round, because a machine's speed drifts. First comes eve
 option by itself, those of likely effect first, and between them what looked faster, combined; then
 Optuna's TPE proposes combinations. At the end the best and the defaults run again, in turns, and
 only that comparison counts: the best of many was also the luckiest. If it is slower than the
-defaults in one of these rounds, it is out; the search goes on, or the next best is tried.
+defaults in one of these rounds, it is out; the search continues, or the next best is tried.
 
 It runs nothing itself: `evaluate` does, and may remember. Rounds have names, and the same answers
 lead to the same questions, so a search that was cut off resumes by what is remembered.
@@ -223,7 +223,7 @@ class Search:
     evaluate: Callable[[Changes, str, float], Attempt]
     known: Callable[[Changes, str], bool]  #: whether `evaluate` remembers that run
     seconds: float
-    sample: bool = True  #: whether to go on with combinations after single options
+    sample: bool = True  #: whether to try combinations after single options
     keep: float = 1.03  #: the least gain that is worth an option to carry
     seed: int = 0
     expected_s: float = 0.0  #: what a run takes, before one has been made
@@ -249,7 +249,7 @@ class Search:
     def run(self, progress: Callable[[Found], object] = lambda _found: None) -> Found:
         """Search and prove; `progress` is told after each round what was found so far.
 
-        Where the proof fails and time is left, the search goes on.
+        Where the proof fails and time is left, the search continues.
         """
         ended: Ended = "all tried"
         more = True
@@ -309,12 +309,15 @@ class Search:
         best = self._best()
         proved = not best or self.known({}, f"{_final_name(best)} 1")
         reserve = 0 if proved else 2 * self._needed
-        base: float | None = 1.0
+        alone = self._alone
+        try:
+            attempts = self._round(changes if alone else [{}, *changes], "search", reserve)
+        except _Over:
+            self._queue.extendleft(reversed(places))  # for when the search continues
+            raise
+        base = None if alone else _rate(attempts.pop(0))
         if self._alone:
-            attempts = self._round(changes, "search", reserve)
-        else:
-            first, *attempts = self._round([{}, *changes], "search", reserve)
-            base = base if self._alone else _rate(first)
+            base = 1.0  # the score is the speed itself
         for each, changed, attempt in zip(places, changes, attempts, strict=True):
             rate = _rate(attempt)
             self._learn(each, Tried(changed, attempt, rate / base if rate and base else None))
