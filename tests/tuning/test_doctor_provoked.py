@@ -8,8 +8,9 @@ import pytest
 
 import headrace as hr
 from headrace.engine.slots import slot_bytes
+from headrace.engine.workers import PROCESS_BYTES
 from headrace.loader.loader import feed_of
-from headrace.loader.sizes import PROCESS_BYTES, SPARE_SLOTS
+from headrace.loader.sizes import SPARE_SLOTS
 from headrace.reading.local import LocalFiles
 
 pytestmark = pytest.mark.usefixtures("quick_limits")

@@ -194,6 +194,17 @@ def test_no_round_begins_that_would_not_fit_the_time_with_the_proof():
     assert len(found.tried) < 18
 
 
+def test_what_there_is_no_time_to_prove_is_said_to_be_unproved():
+    surface = Surface(one_good)
+    found = surface.search(0.9)
+    assert (found.ended, found.proved, found.final) == ("time", None, ())
+    assert found.unproved
+    assert found.winner == {"b.k0": 1}
+    words = verdict(found, 0.9, own=False)
+    assert "b.k0=1" in words
+    assert "noise" in words
+
+
 def test_without_time_for_anything_nothing_runs():
     found = Surface(lambda o: 100).search(0.5, expected_s=10)
     assert (found.ended, found.runs, found.winner) == ("time", 0, {})
@@ -202,7 +213,7 @@ def test_without_time_for_anything_nothing_runs():
 # -- interruption and resuming -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("after", "best"), [(0, {}), (10, {"b.k0": 1}), (26, {"b.k0": 1})])
+@pytest.mark.parametrize(("after", "best"), [(0, {}), (10, {"b.k0": 1}), (28, {"b.k0": 1})])
 def test_an_interrupted_search_keeps_the_best_so_far(after, best):
     surface = Surface(one_good)
     surface.left = after

@@ -13,7 +13,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.errors import UsageError
 from headrace.measure.baselines import BASELINES, find_baseline
-from headrace.measure.jobs import jobs_of
+from headrace.measure.job import jobs_of
 from headrace.testing import synthesize
 from headrace.tuning import search as search_module
 from headrace.tuning import tune as tune_module

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace.measure import theme
-    from headrace.measure.bench.run import draw
+    from headrace.measure.bench import draw_report
     from headrace.measure.machine import machine_facts
     from headrace.measure.runs import Outcome, RunReader, new_run, summarise, write_json
     from headrace.measure.verdict import Verdict, verdict_text
@@ -17,7 +17,7 @@ __all__ = [
     "Outcome",
     "RunReader",
     "Verdict",
-    "draw",
+    "draw_report",
     "machine_facts",
     "new_run",
     "summarise",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "bench.run": ("draw",),
+    "bench": ("draw_report",),
     "machine": ("machine_facts",),
     "runs": ("Outcome", "RunReader", "new_run", "summarise", "write_json"),
     "theme": ("theme",),

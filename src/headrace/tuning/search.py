@@ -29,7 +29,7 @@ from headrace.measure.baselines.baseline import Baseline, Knob
 from headrace.tuning.study.results import Contrast, Row, contrast
 from headrace.tuning.study.trial import Attempt, Trial
 
-__all__ = ["FINAL_ROUNDS", "Changes", "Found", "Search", "Space", "Tried", "fitting"]
+__all__ = ["LEAST_RUNS", "Changes", "Found", "Search", "Space", "Tried", "fitting"]
 __all__ += ["overrides", "space_of", "words"]
 
 #: A configuration: what differs from the defaults, by the keys of overrides.
@@ -48,8 +48,10 @@ _HINT = 1.02
 #: gain (simulated); with three rounds it was one of 9.
 FINAL_ROUNDS = 5
 _FINALISTS = 2
-#: Options of the fastest configuration are dropped where that costs no more than this.
-_NEGLIGIBLE = 0.02
+#: Runs of the shortest search that can report a gain.
+LEAST_RUNS = 1 + _TOGETHER + 2 * FINAL_ROUNDS
+#: Scores of single runs that are no further apart count as equal: the simpler one is a finalist.
+_CLOSE = 0.05
 #: If the first run of the defaults ends like this, there is nothing to compare with.
 _HOPELESS = ("not installed", "invalid configuration", "failed")
 _ASKS = 50  # of Optuna, which may repeat itself, for one round
@@ -85,8 +87,8 @@ class Space:
     def changes(self, places: Places) -> dict[str, Any]:
         """The configuration of these values, with what they bring along."""
         moved = [knob for knob in self.knobs if places[knob.key]]
-        chosen = {key: value for knob in moved for key, value in knob.along.items()}
-        chosen |= {knob.key: self.values(knob)[places[knob.key]] for knob in moved}
+        chosen = {knob.key: self.values(knob)[places[knob.key]] for knob in moved}
+        chosen |= {k: v for knob in moved for k, v in knob.along.items() if k not in chosen}
         for knob in moved:
             if any(chosen.get(k, self.start.get(k)) != v for k, v in knob.needs.items()):
                 del chosen[knob.key]  # it would do nothing
@@ -193,7 +195,7 @@ class Found:
                     gains[number] = row.rate or 0.0
                 elif found.verdict == "faster" and (found.ratio or 0.0) >= self.keep:
                     gains[number] = found.ratio or 0.0
-        enough = (1 - _NEGLIGIBLE) * max(gains.values(), default=0.0)
+        enough = max(gains.values(), default=0.0) / self.keep
         good = [number for number, gain in gains.items() if gain >= enough]
         return min(good, key=lambda number: len(self.finalists[number]), default=None)
 
@@ -274,6 +276,7 @@ class Search:
         finalists = self._finalists or self._best()
         labels = ["defaults", *map(words, finalists)]
         rows = [Row(Trial(k), tuple(a)) for k, a in zip(labels, self._final, strict=False)]
+        rows = rows if any(self._final) else []
         return Found(ended, tried, self._start, finalists, tuple(rows), self._runs, self.keep)
 
     @property
@@ -290,7 +293,7 @@ class Search:
             return False
         changes: list[Changes] = [self.space.changes(each) for each in places]
         # As long as nothing looks better, there is nothing to keep time for.
-        reserve = FINAL_ROUNDS * (1 + _FINALISTS) if self._best() else 0
+        reserve = 2 * FINAL_ROUNDS if self._best() else 0
         base: float | None = 1.0
         if self._alone:
             attempts = self._round(changes, "search", reserve)
@@ -352,7 +355,7 @@ class Search:
                 self._queue.appendleft(places)
 
     def _best(self) -> tuple[Changes, ...]:
-        """What looked fastest, and the simplest of what was about as fast, or else the next one."""
+        """The simplest of what looked about as fast as the fastest, and then the fastest others."""
         scored = [
             (tried.score, tried.changes)
             for _, tried in self._tried.values()
@@ -361,10 +364,10 @@ class Search:
         if not scored:
             return ()
         scored.sort(key=lambda each: -each[0])
-        top, best = scored[0]
-        simple = min((c for score, c in scored if score >= (1 - _NEGLIGIBLE) * top), key=len)
-        others = [c for c in (simple, *(c for _, c in scored)) if c != best]
-        return (best, *others[: _FINALISTS - 1])
+        enough = (1 - _CLOSE) * scored[0][0]
+        simple = min((changes for score, changes in scored if score >= enough), key=len)
+        others = [changes for _, changes in scored if changes != simple]
+        return (simple, *others[: _FINALISTS - 1])
 
     # -- proving ----------------------------------------------------------------------------------
 
@@ -374,6 +377,9 @@ class Search:
             self._finalists = self._best()
             if not self._finalists:
                 return False
+            runs = FINAL_ROUNDS * (1 + len(self._finalists))
+            if not self.known({}, f"{self._final_name} 1") and not self._fits(runs):
+                self._finalists = self._finalists[:1]
             self._final = [[] for _ in (None, *self._finalists)]
             self._numbers = count(1)
         everything: list[Changes] = [{}, *self._finalists]
@@ -382,11 +388,14 @@ class Search:
         turn = [n for n in rotated if self._still_in(n)]
         if made == FINAL_ROUNDS or not any(turn):
             return False
-        name = f"final of {' | '.join(map(words, self._finalists))}"
-        attempts = self._round([everything[n] for n in turn], name, 0)
+        attempts = self._round([everything[n] for n in turn], self._final_name, 0)
         for n, attempt in zip(turn, attempts, strict=True):
             self._final[n].append(attempt)
         return True
+
+    @property
+    def _final_name(self) -> str:
+        return f"final of {' | '.join(map(words, self._finalists))}"
 
     def _still_in(self, number: int) -> bool:
         """Whether a finalist (0: the defaults) runs in the next final round."""
@@ -414,6 +423,10 @@ class Search:
         ):
             raise _Over("time")
         return [self._run(changes, title) for changes in configurations]
+
+    def _fits(self, runs: int) -> bool:
+        left = self._end - self.clock()
+        return fitting(left, self._costs or [self.expected_s]) >= runs
 
     def _run(self, changes: Changes, title: str) -> Attempt:
         begun = self.clock()

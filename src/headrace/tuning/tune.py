@@ -26,7 +26,7 @@ from headrace.measure.machine import machine_facts
 from headrace.measure.quantities import amount
 from headrace.measure.runs import write_json
 from headrace.tuning.search import (
-    FINAL_ROUNDS,
+    LEAST_RUNS,
     Changes,
     Found,
     Search,
@@ -106,11 +106,10 @@ def tune(
         watch(f"{title}, {max(0.0, end - monotonic()) / 60:.1f} min left", sight)
 
     with RunFolder.open(folder, study.guard, watch=shown, tell=tell) as runs:
-        least = 2 + 2 * FINAL_ROUNDS
-        if not len(runs.ledger) and fitting(60 * minutes, [expected]) < least:
+        if not len(runs.ledger) and fitting(60 * minutes, [expected]) < LEAST_RUNS:
             raise UsageError(
                 f"{minutes:g} minutes are too few for a comparison: a run takes at least "
-                f"{expected:.0f} s, and {least} are needed",
+                f"{expected:.0f} s, and {LEAST_RUNS} are needed",
                 remedy="Raise --minutes, or lower --seconds",
             )
         begun(space)

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from headrace.errors import UsageError
-from headrace.measure.accelerator import finish
+from headrace.measure.machine import finish_queued_work
 from headrace.outputs.jax import device_batches
 from headrace.recipes.network.config import ModelConfig, TrainingConfig
 from headrace.recipes.network.flops import step_flops
@@ -79,12 +79,12 @@ def train(
     for number, batch in zip(range(steps), chain([first], waiting), strict=False):
         state, value = step(state, batch)
         if number == 0:
-            finish(value)
+            finish_queued_work(value)
             started = time.perf_counter()
         if number % report_every == 0 or number == steps - 1:
             losses.append(float(value))  # waits for the device, so not at every step
             report(number, losses[-1])
-    finish(state.step)
+    finish_queued_work(state.step)
     return Trained(state, tuple(losses), time.perf_counter() - started)
 
 

@@ -15,9 +15,9 @@ from headrace.errors import WorkerError
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.loader import feed_of
 from headrace.loader.sizes import PREFETCH
-from headrace.measure.bench import BenchSettings, bench
+from headrace.measure.bench import bench
 from headrace.measure.evidence import Evidence, run_evidence
-from headrace.measure.job import Job
+from headrace.measure.job import BenchSettings, Job
 from headrace.measure.runs import read_run
 from headrace.tuning.doctor.limits import with_limits
 from headrace.tuning.doctor.looking import loader_figures
@@ -48,6 +48,7 @@ def examine(
             settings=settings,
             runs=Path(runs),
             limit=False,
+            draw=False,
             watch=lambda _, sight: watch(f"loader alone: {sight.phase}"),
         )
         if result["status"] != "complete":

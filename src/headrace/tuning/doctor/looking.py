@@ -14,7 +14,7 @@ from headrace.engine.statistics import EngineStatistics, StreamStatistics
 from headrace.loader import Batch
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.sizes import PREFETCH
-from headrace.measure.process_tree import tree_cpu_seconds
+from headrace.measure.machine import tree_cpu_seconds
 
 __all__ = ["Looks", "copy_figures", "loader_figures"]
 
@@ -115,7 +115,7 @@ def loader_figures(loader: MixtureFeed) -> dict[str, Any]:
     """What a loader is like, under the names that `Evidence` has for it."""
     options = loader.options
     return {
-        "threads": loader.sizes.threads,
+        "workers": loader.sizes.threads,
         "budget": loader.statistics().engine.budget.limit,
         "budget_given": options.memory is not None,
         "keep_free": options.keep_free_bytes,

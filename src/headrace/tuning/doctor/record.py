@@ -13,8 +13,7 @@ from typing import Any
 from headrace.engine.machine import available_memory
 from headrace.loader.feed import MixtureFeed
 from headrace.measure.evidence import Evidence
-from headrace.measure.machine import machine_facts
-from headrace.measure.process_tree import MemoryWatch
+from headrace.measure.machine import MemoryWatch, machine_facts
 from headrace.measure.runs import DOCTOR, RunWriter, Step, outcome_of, summarise, write_json
 from headrace.measure.verdict import Verdict
 

@@ -16,8 +16,8 @@ from time import perf_counter
 from typing import Any
 
 from headrace.errors import UsageError
-from headrace.measure.accelerator import finish
 from headrace.measure.evidence import Evidence
+from headrace.measure.machine import finish_queued_work
 from headrace.measure.quantities import amount
 from headrace.measure.runs import DOCTOR, write_json
 from headrace.measure.verdict import Verdict, could_be_data, give_verdict, verdict_text
@@ -130,7 +130,7 @@ def examine_step(
     )
 
     def whole(batch: Any) -> None:
-        finish(step(batch))
+        finish_queued_work(step(batch))
 
     with doctor:
         rate = _alone(waiting, samples, alone_s)

@@ -16,8 +16,8 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.loader import Batch
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.loader import feed_of
-from headrace.measure.accelerator import finish
 from headrace.measure.evidence import STARVED, Evidence
+from headrace.measure.machine import finish_queued_work
 from headrace.measure.runs import StepClock, source_counts
 from headrace.measure.verdict import Verdict, give_verdict, verdict_text
 from headrace.tuning.doctor.limits import with_limits
@@ -249,10 +249,10 @@ def _replay(step: Callable[[Any], Any], batch: Any, steps: int) -> float:
     if steps < 1:
         raise UsageError(f"steps is {steps}", remedy="Give a number from 1 upwards")
     for _ in range(_REPLAY_WARMUP):
-        finish(step(batch))
+        finish_queued_work(step(batch))
     result = None
     started = perf_counter()
     for _ in range(steps):
         result = step(batch)
-    finish(result)
+    finish_queued_work(result)
     return (perf_counter() - started) / steps
