@@ -17,9 +17,9 @@ from time import process_time
 
 import numpy as np
 
+from benchmarks.network_plain import Row, reference_fields
 from headrace.measure.machine import machine_facts
 from headrace.recipes.network import COLUMNS, FIELDS, LENGTH, ROWS, prepare, tokenize_windows
-from headrace.recipes.network.reference import Row, reference_fields
 from headrace.testing.network import shard_table
 
 _WINDOWS = 1024

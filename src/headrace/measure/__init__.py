@@ -9,16 +9,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.measure.bench.run import draw
     from headrace.measure.machine import machine_facts
-    from headrace.measure.runs import Outcome, RunReader, new_run, summarise, write_json
-    from headrace.measure.verdict import Verdict, verdict_text
+    from headrace.measure.runs import (
+        Outcome,
+        RunReader,
+        RunWriter,
+        StepClock,
+        new_run,
+        read_run,
+        summarise,
+        write_json,
+    )
+    from headrace.measure.verdict import Verdict, run_verdict, verdict_text
 
 __all__ = [
     "Outcome",
     "RunReader",
+    "RunWriter",
+    "StepClock",
     "Verdict",
     "draw",
     "machine_facts",
     "new_run",
+    "read_run",
+    "run_verdict",
     "summarise",
     "verdict_text",
     "write_json",
@@ -27,8 +40,11 @@ __all__ = [
 _HOMES = {
     "bench.run": ("draw",),
     "machine": ("machine_facts",),
-    "runs": ("Outcome", "RunReader", "new_run", "summarise", "write_json"),
-    "verdict": ("Verdict", "verdict_text"),
+    "runs": (
+        *("Outcome", "RunReader", "RunWriter", "StepClock"),
+        *("new_run", "read_run", "summarise", "write_json"),
+    ),
+    "verdict": ("Verdict", "run_verdict", "verdict_text"),
 }
 
 
