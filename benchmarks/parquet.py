@@ -25,8 +25,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from headrace.measure.machine import machine_facts
-from headrace.measure.process_tree import MemoryWatch, tree_cpu_seconds
+from headrace.measure.machine import MemoryWatch, machine_facts, tree_cpu_seconds
 from headrace.recipes.network import LENGTH
 from headrace.testing import synthesize_network
 from parquet_pipelines import PIPELINES, columns_folder

@@ -7,7 +7,7 @@ from collections import Counter
 
 import headrace as hr
 from headrace.measure.limit import decode_limit
-from headrace.measure.process_tree import tree_memory
+from headrace.measure.machine import tree_memory
 
 root, seconds = sys.argv[1], float(sys.argv[2]) if len(sys.argv) > 2 else 5.0
 mixture = hr.Mixture.load("oxe29", [f"root={root}"])

@@ -6,22 +6,19 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 import headrace as hr
 from headrace.cli.main import main
-from headrace.measure.bench import BenchSettings, bench, compare
-from headrace.measure.bench import run as run_module
-from headrace.measure.bench.run import mean_limit
-from headrace.measure.job import Job
-from headrace.measure.jobs import jobs_of
-from headrace.measure.machine import machine_facts
-from headrace.measure.process_tree import (
+from headrace.measure import bench as bench_module
+from headrace.measure.bench import bench, compare, mean_limit
+from headrace.measure.job import BenchSettings, Job, jobs_of
+from headrace.measure.machine import (
     MemoryWatch,
     descendants,
+    machine_facts,
     tree_cpu_seconds,
     tree_memory,
 )
@@ -74,8 +71,8 @@ def data(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def quick_limits(monkeypatch):
-    """The yardsticks are not what is tested here."""
-    monkeypatch.setattr(run_module, "_LIMIT_SECONDS", 0.5)
+    """The limits are not what is tested here."""
+    monkeypatch.setattr(bench_module, "_LIMIT_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -118,26 +115,27 @@ def test_served_shares_are_counted_beside_those_asked(job, tmp_path):
     assert result["mixture"]["bridge"]["served"] == pytest.approx(served / 96)
 
 
-def test_a_simulated_step_hides_the_loader_s_work(job, tmp_path):
+def test_a_simulated_step_is_part_of_the_time_and_not_of_the_stall(job, tmp_path):
     settings = BenchSettings(seconds=None, steps=10, warmup=6, warmup_seconds=0, compute_ms=60)
-    _, result = bench(job, settings=settings, runs=tmp_path, limit=False)
+    folder, result = bench(job, settings=settings, runs=tmp_path, limit=False, draw=False)
     assert result["p50_s"] >= 0.06
-    assert result["stall_s_per_step"] < 0.03
+    assert result["stall_s_per_step"] <= result["mean_s"] - 0.06
     assert result["limit_ratio"] is None
+    assert not (folder / "report.html").exists()
 
 
 def test_an_error_of_the_backend_is_the_row_s_cause(job, tmp_path):
     small = Job(job.mixture, batch_size=8, image_size=512, options={"memory": "1MiB"})
     _, result = bench(small, settings=SHORT, runs=tmp_path, limit=False)
     assert result["status"] == "failed"
-    assert "does not hold two batches" in result["cause"]
+    assert "1 MiB" in result["cause"]
     assert result["samples_per_s"] is None
 
 
 def worker():
     """The process that a benchmark has started."""
     for pid in descendants(os.getpid())[1:]:
-        if b"measure.bench.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        if b"measure.worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
             return pid
     return None
 
@@ -165,15 +163,16 @@ def test_a_crash_names_its_signal(job, tmp_path):
         limit=False,
         watch=lambda _t, sight: sight.batches and os.kill(worker(), signal.SIGSEGV),
     )
-    assert result["cause"] == "killed by signal 11 (SIGSEGV)"
+    assert result["status"] == "killed"
+    assert "SIGSEGV" in result["cause"]
 
 
 def test_a_run_that_takes_too_long_is_ended(job, tmp_path):
     settings = BenchSettings(seconds=600, warmup=2, warmup_seconds=0, timeout_s=3)
-    started = time.monotonic()
     _, result = bench(job, settings=settings, runs=tmp_path, limit=False)
-    assert time.monotonic() - started < 15
-    assert (result["status"], result["cause"]) == ("timed out", "not done after 3 s")
+    assert result["status"] == "timed out"
+    assert "3 s" in result["cause"]
+    assert result["wall_s"] < 60
     assert worker() is None
 
 
@@ -183,13 +182,13 @@ def test_ctrl_c_keeps_what_was_measured_and_marks_it_interrupted(job, tmp_path):
             raise KeyboardInterrupt
 
     folder, result = bench(job, settings=ENDLESS, runs=tmp_path, watch=interrupt, limit=False)
-    assert (result["status"], result["cause"]) == ("interrupted", "interrupted (Ctrl-C)")
+    assert result["status"] == "interrupted"
     assert result["samples_per_s"] > 0
     assert json.loads((folder / "result.json").read_text())["status"] == "interrupted"
     assert worker() is None
 
 
-def test_ctrl_c_during_the_yardstick_ends_the_benchmark(job, tmp_path):
+def test_ctrl_c_while_the_limits_are_measured_ends_the_benchmark(job, tmp_path):
     def interrupt(title, _sight):
         assert title == "limit", "the run began all the same"
         raise KeyboardInterrupt
@@ -200,7 +199,7 @@ def test_ctrl_c_during_the_yardstick_ends_the_benchmark(job, tmp_path):
 
 def test_runs_that_cannot_be_archived_fail_before_they_run(job, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(hr.UsageError, match=r"cannot be archived.*--runs"):
+    with pytest.raises(hr.UsageError, match="--runs"):
         bench(job, settings=SHORT, runs=tmp_path / "file")
 
 
@@ -264,7 +263,7 @@ def test_the_command_prints_what_matters_and_says_where_it_is(data, tmp_path, ca
     )
     shown = capsys.readouterr().out
     assert code == 0
-    for words in ("samples/s", "of the decode limit", "first batch", "memory", "archived in"):
+    for words in ("samples/s", "of the decode limit", "first batch", "memory", "verdict", "runs"):
         assert words in shown
     assert json.loads(out.read_text())["batches"] == 10
 
@@ -281,8 +280,12 @@ def test_the_limits_can_be_measured_alone(data, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["loader.batchsize=3"], "no option 'batchsize'.*batch_size"),
-        (["headrace.memroy=3"], "no option 'memroy'.*memory"),
+        (["loader.batchsize=3"], "'batchsize'.*batch_size"),
+        (["headrace.memroy=3"], "'memroy'.*memory"),
+        (["image_size=64"], r"loader\.image_size"),
+        (["loader.batch_size=0"], "batch_size is 0"),
+        (["loader.workers=many"], "loader.workers is 'many'"),
+        (["loader.metadata=most"], "loader.metadata is 'most'"),
         (["sources.brigde.weight=1"], "bridge"),
         (["defaults.splt=train"], "split"),
     ],
@@ -295,11 +298,6 @@ def test_a_wrong_override_names_the_nearest_right_one(overrides, words):
 def test_a_backend_that_does_not_exist_is_an_error_with_those_that_do():
     with pytest.raises(hr.UsageError, match="headrace"):
         jobs_of("oxe29", [], ["headrce"])
-
-
-def test_an_option_of_the_loader_without_its_place_is_told_where_it_belongs():
-    with pytest.raises(hr.UsageError, match=r"image_size. Did you mean 'loader.image_size'"):
-        jobs_of("oxe29", ["root=/x", "image_size=64"], ["headrace"])
 
 
 def test_overrides_go_where_they_belong():
@@ -324,7 +322,7 @@ def test_settings_that_cannot_be_are_refused(wrong):
 @pytest.mark.parametrize(("step", "shown"), [(True, True), (False, False)])
 def test_a_stall_is_only_shown_of_a_step(step, shown):
     from headrace.cli.output import run_text
-    from headrace.measure.bench.supervise import Sight
+    from headrace.measure.isolated import Sight
 
     said = run_text("headrace", Sight("measuring", 3, 1200.0, 0.97, 250_000_000), step=step)
     assert said.startswith("headrace: measuring, 1,200 samples/s")

@@ -163,6 +163,11 @@ def test_the_distribution_is_that_of_the_values():
         )
 
 
+def test_bands_of_several_runs_have_the_same_style_for_the_same_dataset():
+    counts = np.array([[1.0, 5.0, 2.0]])
+    assert _bands(["a", "b", "c"], counts, ["c", "x", "a"])[0] == [("c", 0), ("a", 2), ("b", 5)]
+
+
 def test_one_more_dataset_than_bands_keeps_its_name():
     bands, columns = _bands([f"d{i}" for i in range(13)], np.ones((2, 13)))
     assert [name for name, _ in bands] == [f"d{i}" for i in range(13)]

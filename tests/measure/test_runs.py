@@ -6,6 +6,7 @@ from datetime import datetime
 import numpy as np
 import pytest
 
+from headrace import measure
 from headrace.errors import UsageError
 from headrace.measure.columns import Batches, percentiles
 from headrace.measure.runs import (
@@ -240,3 +241,8 @@ def test_waits_can_be_read_from_a_counter():
     total = 4.75
     assert clock.end(now=3.0).step_s == 0.75
     assert (clock.seconds, clock.wait_s) == (3.0, 0.75)
+
+
+def test_every_public_name_of_the_room_is_found():
+    for name in measure.__all__:
+        assert getattr(measure, name).__name__ == name

@@ -35,7 +35,7 @@ BUSY = Evidence(
     storage_limit=50_000.0,
     cores=8,
     cores_busy=7.9,
-    threads=8,
+    workers=8,
     processes=8,
     slots=6,
     slots_wanted=6,
@@ -192,7 +192,7 @@ def test_workers_that_have_work_and_no_cores_are_held_up_from_outside():
     assert kind(taken, cores_busy=7.9) == "decode"
     assert kind(taken, idle=0.5) == "decode"
     assert kind(taken, storage_limit=1650.0, decode_limit=9000.0) == "storage"
-    assert kind(taken, threads=3) == "decode"  # it may not use more
+    assert kind(taken, workers=3) == "decode"  # it may not use more
 
 
 def test_threads_that_may_wait_for_python_are_not_said_to_lack_cores():
@@ -259,13 +259,16 @@ def test_a_wait_whose_cause_was_not_measured_is_said_to_be_unexplained():
     assert "50%" in verdict.headline
     assert any(line.startswith("not measured: ") for line in verdict.evidence)
     busy = give_verdict(replace(bare, idle=0.01))
-    only_alone = give_verdict(replace(bare, loader_alone=640.0, threads=2))
+    only_alone = give_verdict(replace(bare, loader_alone=640.0, workers=2))
     assert {busy.kind, only_alone.kind} == {"unknown"}
     assert len({verdict.headline, busy.headline, only_alone.headline}) == 3
 
 
 def test_evidence_survives_json_and_unknown_keys():
     assert Evidence.from_dict({**BUSY.to_dict(), "later": 1}) == BUSY
+    earlier = {**BUSY.to_dict(), "threads": 8}
+    del earlier["workers"]
+    assert Evidence.from_dict(earlier) == BUSY
 
 
 def test_the_text_has_verdict_changes_evidence_and_costs_and_no_control_characters():
@@ -310,7 +313,7 @@ def test_a_loader_that_does_not_work_beside_the_step_should_prefetch():
     [
         {"wait_s": 0.0},  # does not wait
         {"loader_alone": None},  # nobody knows
-        {"threads": 2},  # a loader whose inside is known has rules of its own
+        {"workers": 2},  # a loader whose inside is known has rules of its own
         {"loader_alone": 500.0, "wait_s": 0.01},  # faster than the loop asks for
     ],
 )

@@ -13,7 +13,7 @@ from tests.outputs.conftest import NAMES, OPTIONS
 
 pl = pytest.importorskip("lightning.pytorch")
 
-from headrace.measure.process_tree import tree_memory  # noqa: E402
+from headrace.measure.machine import tree_memory  # noqa: E402
 from headrace.measure.report import write_run_report  # noqa: E402
 from headrace.outputs.lightning import (  # noqa: E402
     BatchMix,

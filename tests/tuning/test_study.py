@@ -14,7 +14,7 @@ import pytest
 from headrace.cli.main import main
 from headrace.files import locked
 from headrace.measure import theme
-from headrace.measure.process_tree import descendants
+from headrace.measure.machine import descendants
 from headrace.testing import synthesize
 from headrace.tuning.study import read_study, run_study
 from headrace.tuning.study.ledger import Ledger

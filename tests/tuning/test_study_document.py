@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.errors import UsageError
-from headrace.measure.bench import BenchSettings
+from headrace.measure.job import BenchSettings
 from headrace.tuning.study import packaged_studies, plan, read_study
 from headrace.tuning.study.document import study_from
 

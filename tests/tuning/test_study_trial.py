@@ -11,9 +11,8 @@ import pytest
 import headrace as hr
 from headrace.engine.machine import available_memory
 from headrace.errors import UsageError
-from headrace.measure.bench import BenchSettings
-from headrace.measure.bench.watched import Look
-from headrace.measure.job import Job
+from headrace.measure.isolated import Look
+from headrace.measure.job import BenchSettings, Job
 from headrace.testing import synthesize
 from headrace.tuning.study.trial import Guard, Trial, try_once
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.output import add_json_option, print_table, run_line
 
 if TYPE_CHECKING:
-    from headrace.measure.bench.run import Watch
+    from headrace.measure.bench import Watch
     from headrace.measure.job import Job
 
 HELP = "measure a loader: samples/s, stalls, memory, share of the decode limit"
@@ -60,8 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headrace.measure.bench import BenchSettings
-    from headrace.measure.jobs import jobs_of
+    from headrace.measure.job import BenchSettings, jobs_of
 
     seconds = args.seconds if args.seconds or args.steps else 20.0
     settings = BenchSettings(
@@ -201,8 +200,8 @@ def _middle(values: dict[str, Any] | None, pattern: str) -> str:
 
 
 def _limits(job: Job, args: argparse.Namespace, watch: Watch) -> int:
-    from headrace.measure.bench.run import begin, measure_limit
-    from headrace.measure.bench.settings import BenchSettings
+    from headrace.measure.bench import begin, measure_limit
+    from headrace.measure.job import BenchSettings
 
     begun = begin(args.runs, args.name or "limit", job, BenchSettings())
     found, outcome = measure_limit(begun.folder, job, watch)

@@ -73,8 +73,8 @@ def _evidence(args: argparse.Namespace) -> Evidence:
                 remedy="Give the folder of one of them, which lies below it",
             )
         return run_evidence(run)
-    from headrace.measure.jobs import jobs_of
-    from headrace.tuning.doctor.examine import examine
+    from headrace.measure.job import jobs_of
+    from headrace.tuning.examine import examine
 
     job = jobs_of(args.mixture, args.overrides, ["headrace"])["headrace"]
     with status_line() as show:

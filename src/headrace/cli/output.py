@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from headrace.measure.bench.run import Watch
+    from headrace.measure.bench import Watch
 
 __all__ = [
     "JsonOutput",

@@ -75,8 +75,8 @@ class Evidence:
     cores: int | None = None  #: that may be used
     cores_busy: float | None = None  #: CPU seconds a second, of the loop and all its processes
     loop_cores: float | None = None  #: the same of the loop alone, without the loader's work
-    threads: int | None = None  #: of the loader
-    processes: int | None = None  #: that work for them
+    workers: int | None = None  #: of the loader
+    processes: int | None = None  #: that they have; 0: they are threads of the loop's process
     loop_work_s: float | None = None  #: seconds of a worker that a sample took in the loop
     loop_read_s: float | None = None  #: of these, in reading
     idle: float | None = None  #: share of the workers' time without work
@@ -217,7 +217,7 @@ class Evidence:
         return self.flops_per_step / each_s / self.peak_flops
 
     def _all_workers(self, each_s: float | None) -> float | None:
-        return self.threads / each_s if self.threads and each_s else None
+        return self.workers / each_s if self.workers and each_s else None
 
     def shares_of(self, cost: Callable[[SourceCost], float]) -> list[tuple[SourceCost, float]]:
         """Each source's share of a cost, the largest first; empty where it is nothing."""
@@ -236,6 +236,7 @@ class Evidence:
         """The inverse of `to_dict`; keys of later versions are left out."""
         known = {field.name for field in dataclasses.fields(Evidence)}
         found = {key: value for key, value in values.items() if key in known}
+        found.setdefault("workers", values.get("threads"))  # as it was called at first
         found["sources"] = tuple(SourceCost(**source) for source in values.get("sources", ()))
         found["notes"] = tuple(values.get("notes", ()))
         if found.get("image_size"):
@@ -285,7 +286,7 @@ def _figures_evidence(run: Run) -> Evidence:
         storage_limit=numbers.get("storage_limit_samples_per_s"),
         cores=cores,
         cores_busy=spent * rate if spent is not None and rate is not None else None,
-        threads=_whole(finite(job.get("workers", job.get("threads")))) or cores,
+        workers=_whole(finite(job.get("workers", job.get("threads")))) or cores,
         loop_work_s=busy / samples if busy and samples else None,
         loop_read_s=reading / samples if reading and samples else None,
         idle=waiting / (busy + waiting) if busy else None,
@@ -380,8 +381,9 @@ def _machine_lines(e: Evidence) -> list[str]:
     if e.cores is not None:
         busy = "" if e.cores_busy is None else f"{amount(e.cores_busy)} of "
         loop = "" if e.loop_cores is None else f" (the loop itself {amount(e.loop_cores)})"
-        work = "" if e.threads is None else f"; the loader has {e.threads} threads"
-        work += f" and {e.processes} processes" if e.processes and work else ""
+        many = "worker" if e.workers == 1 else "workers"
+        work = "" if e.workers is None else f"; the loader has {e.workers} {many}"
+        work += ", threads of this process" if e.processes == 0 and work else ""
         idle = "" if e.idle is None else f", without work {share(e.idle)} of the time"
         lines.append(f"cores: {busy}{e.cores}{' busy' if busy else ''}{loop}{work}{idle}")
     memory = []

@@ -1,15 +1,25 @@
-"""What every backend of a benchmark is asked to deliver: the same samples, the same size."""
+"""What a benchmark measures: the job that every backend gets, and how long it runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
 
 from headrace.config import Mixture
+from headrace.config.documents import parse_override
+from headrace.config.typed import nearest, typed
+from headrace.errors import UsageError
 from headrace.loader import Loader
+from headrace.loader.options import LoaderOptions, Metadata
 
-__all__ = ["Job"]
+__all__ = ["JOB_KEYS", "OWN_KEYS", "BenchSettings", "Job", "jobs_of"]
+
+#: `loader.` keys that every backend gets.
+JOB_KEYS = ("batch_size", "image_size", "seed", "metadata", "workers")
+#: `loader.` keys that only headrace's own loader has; the same as `headrace.` ones.
+OWN_KEYS = ("memory", "keep_free", "on_error", "max_errors", "resize")
 
 
 @dataclass(frozen=True)
@@ -20,31 +30,19 @@ class Job:
     batch_size: int = 64
     image_size: int = 256
     seed: int = 0
-    metadata: Literal["none", "dataset", "full"] = "full"
+    metadata: Metadata = "full"
     workers: int | None = None  #: CPUs that may be used; None: all that are allowed
     options: Mapping[str, Any] = field(default_factory=dict)  #: the backend's own
 
     def loader(self, **options: Any) -> Loader:
         """headrace's own loader of it, with other options of its own."""
-        return Loader(
-            self.mixture,
-            batch_size=self.batch_size,
-            image_size=self.image_size,
-            seed=self.seed,
-            metadata=self.metadata,
-            workers=self.workers,
-            **options,
-        )
+        return Loader(self.mixture, **{key: getattr(self, key) for key in JOB_KEYS}, **options)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
         return {
             "mixture": self.mixture.to_dict(),
-            "batch_size": self.batch_size,
-            "image_size": self.image_size,
-            "seed": self.seed,
-            "metadata": self.metadata,
-            "workers": self.workers,
+            **{key: getattr(self, key) for key in JOB_KEYS},
             "options": dict(self.options),
         }
 
@@ -52,3 +50,96 @@ class Job:
     def from_dict(values: Mapping[str, Any]) -> Job:
         """The inverse of `to_dict`."""
         return Job(**{**values, "mixture": Mixture.from_dict(values["mixture"])})
+
+
+@dataclass(frozen=True, slots=True)
+class BenchSettings:
+    """How long a benchmark runs and what it simulates; the same for all backends of a comparison.
+
+    Warm-up ends after so many batches and so many seconds, whichever is later: pipelines fill their
+    buffers, and worker processes take a second or two to start. 8 batches are what users of tf.data
+    found to be the least; 3 s is what headrace's own processes need on two busy cores.
+    """
+
+    seconds: float | None = 20.0  #: measured after the warm-up; None: count steps
+    steps: int | None = None
+    warmup: int = 8
+    warmup_seconds: float = 3.0
+    compute_ms: float = 0.0  #: a simulated training step, during which the backend can work ahead
+    timeout_s: float = 900.0  #: for everything, from the start of the process
+    cpus: int | None = None  #: CPUs that the process may use, held by affinity; None: all allowed
+    validate_every: int = 0  #: measured batches from one validation pass to the next; 0: none
+    validate_batches: int = 4  #: of a validation pass
+
+    def __post_init__(self) -> None:
+        if (self.seconds is None) == (self.steps is None):
+            raise UsageError(
+                f"seconds is {self.seconds} and steps is {self.steps}",
+                remedy="Give one of --seconds and --steps",
+            )
+        for name in ("seconds", "steps", "timeout_s", "cpus", "validate_batches"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UsageError(f"{name} is {value}", remedy="Give a number above 0")
+        for name in ("warmup", "warmup_seconds", "compute_ms", "validate_every"):
+            value = getattr(self, name)
+            if value < 0:
+                raise UsageError(f"{name} is {value}", remedy="Give a number from 0 upwards")
+
+    def over(self, seconds: float, steps: int) -> bool:
+        """Whether enough has been measured."""
+        if self.seconds is not None:
+            return seconds >= self.seconds
+        return self.steps is not None and steps >= self.steps
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+
+def jobs_of(
+    mixture: str | Path, overrides: Sequence[str], backends: Sequence[str]
+) -> dict[str, Job]:
+    """A job for each backend: the same but for the backend's own options.
+
+    Overrides are of the mixture (`root`, `defaults.*`, `sources.NAME.*`), of the loader
+    (`loader.*`), or of a backend (`tfdata.*`); the last one of a key counts.
+    """
+    from headrace.measure.baselines import BASELINES, find_baseline
+
+    loader: dict[str, Any] = {}
+    options: dict[str, dict[str, Any]] = {backend: {} for backend in backends}
+    rest = []
+    for override in overrides:
+        head, _, key = override.partition("=")[0].strip().partition(".")
+        if head == "loader":
+            if key not in (*JOB_KEYS, *OWN_KEYS):
+                raise _unknown("the loader", key, (*JOB_KEYS, *OWN_KEYS))
+            loader[key] = parse_override(override)[1]
+        elif not key and head in (*JOB_KEYS, *OWN_KEYS):
+            raise UsageError(f"unknown key {head}", remedy=f"Did you mean 'loader.{head}'?")
+        elif head in BASELINES:
+            options.setdefault(head, {})[key] = parse_override(override)[1]
+        else:
+            rest.append(override)
+    checked = typed(LoaderOptions, loader, "loader")
+    ours = {key: getattr(checked, key) for key in JOB_KEYS}
+    options.setdefault("headrace", {}).update(
+        {key: value for key, value in loader.items() if key in OWN_KEYS}
+    )
+    loaded = Mixture.load(mixture, rest)
+    jobs = {}
+    for backend in backends:
+        known = find_baseline(backend).options
+        for key in options[backend]:
+            if known is not None and key not in known:
+                raise _unknown(f"the backend {backend}", key, known)
+        jobs[backend] = Job(loaded, **ours, options=options[backend])
+    return jobs
+
+
+def _unknown(owner: str, key: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
+    return UsageError(
+        f"{owner} has no option {key!r}",
+        remedy=f"{nearest(key, known)}There are {', '.join(known)}",
+    )

@@ -120,16 +120,19 @@ _EDGE = 14
 
 def available(*modules: str) -> bool:
     """Whether matplotlib and the given modules are installed, without importing them."""
-    return all(find_spec(name) is not None for name in ("matplotlib", *modules))
+    return not _missing(modules)
 
 
 def require(feature: str, *modules: str) -> None:
     """Raise an error that names the feature and the remedy, unless `available`."""
-    if not available(*modules):
+    if missing := _missing(modules):
         raise UsageError(
-            f"{feature} needs {' and '.join(('matplotlib', *modules))}, and not all is installed",
-            remedy="pip install 'headrace[plots]'",
+            f"{feature} needs {' and '.join(missing)}", remedy="pip install 'headrace[plots]'"
         )
+
+
+def _missing(modules: tuple[str, ...]) -> list[str]:
+    return [name for name in ("matplotlib", *modules) if find_spec(name) is None]
 
 
 @contextmanager

@@ -212,11 +212,11 @@ def cores_are_taken(e: Evidence) -> Verdict | None:
     """It waits, workers always had work, yet they did not get the cores they may use."""
     if not e.waits or e.idle is None or e.idle > BUSY or e.cores_busy is None:
         return None
-    if not e.threads or not e.cores or (not e.processes and e.loop_is_busy):
+    if not e.workers or not e.cores or (not e.processes and e.loop_is_busy):
         return None  # threads may have waited for Python's lock instead
     if e.storage_is_nearer is None and not (e.processes and e.loop_read_s is not None):
         return None  # or for the disk
-    wanted = min(e.threads, e.cores)
+    wanted = min(e.workers, e.cores)
     if e.cores_busy >= NEAR_LIMIT * wanted:
         return None
     return Verdict(
@@ -247,7 +247,7 @@ def decode_bound(e: Evidence) -> Verdict | None:
 
 def data_bound(e: Evidence) -> Verdict | None:
     """It waits for a loader that is known only by what it delivers alone."""
-    if not e.waits or e.threads is not None or not e.loader_alone or e.alone_s is None:
+    if not e.waits or e.workers is not None or not e.loader_alone or e.alone_s is None:
         return None
     if e.at_capacity:
         bound = e.batch_size / e.bound_s if e.batch_size and e.bound_s else None
@@ -294,7 +294,7 @@ def python_bound(e: Evidence) -> Verdict | None:
         )
     ]
     if e.processes == 0:
-        change = "Let the loader work in processes, which Python's lock does not hold"
+        change = "Let the loader work in processes, which do not share Python's lock (workers=None)"
         changes.insert(0, Change(change, best))
     return Verdict("python", False, f"Starved by the Python loop: {why}.", changes=tuple(changes))
 
@@ -405,11 +405,11 @@ def storage_changes(e: Evidence) -> tuple[Change, ...]:
     local = [replace(source, read_s=0.0) for source in e.sources]
     what = "Copy the data to a local disk, or leave memory for the page cache"
     changes: list[Change | None] = [_change(e, what, local)]
-    if e.sources and e.threads and e.period_s:
+    if e.sources and e.workers and e.period_s:
         work = _work(e.sources)
         waits = 1 - _work(local) / work if work else 0.0
         # Workers that wait for the disk leave their core to others.
-        what = f"Let {2 * e.threads} threads wait for it (workers={2 * e.threads})"
+        what = f"Let {2 * e.workers} workers wait for it (workers={2 * e.workers})"
         changes.append(Change(what, _gain(e, e.period_s * max(0.5, 1 - waits))))
     parts = e.shares_of(lambda s: s.read_s)
     if len(parts) > 1:
@@ -457,18 +457,18 @@ def _smaller(e: Evidence, source: SourceCost) -> SourceCost | None:
 
 def _more_cores(e: Evidence) -> Change | None:
     """As many cores as the step with perfect data would need."""
-    if not e.threads or not e.period_s:
+    if not e.workers or not e.period_s:
         return None
-    if e.cores and e.cores > e.threads:
+    if e.cores and e.cores > e.workers:
         what = f"Let the loader use all {e.cores} cores (workers={e.cores})"
-        return Change(what, _gain(e, e.period_s * e.threads / e.cores))
+        return Change(what, _gain(e, e.period_s * e.workers / e.cores))
     if not e.bound_s:
         return Change("More or faster cores")
-    needed = math.ceil(e.threads * e.period_s / e.bound_s)
-    if needed > 4 * e.threads:  # nobody has so many: what twice as many gain
-        needed = 2 * e.threads
-    what = f"{needed} cores instead of {e.threads}"
-    return Change(what, _gain(e, e.period_s * e.threads / needed))
+    needed = math.ceil(e.workers * e.period_s / e.bound_s)
+    if needed > 4 * e.workers:  # nobody has so many: what twice as many gain
+        needed = 2 * e.workers
+    what = f"{needed} cores instead of {e.workers}"
+    return Change(what, _gain(e, e.period_s * e.workers / needed))
 
 
 def _more_budget(e: Evidence, best: float | None) -> Change:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "memory",
     "mixture_over_time",
     "mixture_windows",
+    "mixtures_over_time",
     "run_figures",
     "shares",
     "stages",
@@ -217,8 +219,17 @@ def stages(runs: Sequence[Run]) -> Plot:
     return bar_chart(name, title, caption, rows, series, Scale("time", seconds, from_zero=True))
 
 
-def mixture_over_time(run: Run, name: str = "mixture_over_time") -> Plot:
-    """Stacked shares over the measured batches, as a rolling mean."""
+def mixtures_over_time(runs: Sequence[Run]) -> list[Plot]:
+    """The mixture of each run, with the same colours for the same datasets."""
+    total: Counter[str] = Counter()
+    for run in runs:
+        total.update({name: share.served or 0.0 for name, share in run.mixture.items()})
+    order = [name for name, _ in total.most_common()]
+    return [mixture_over_time(r, f"mixture_over_time_{n}", order) for n, r in enumerate(runs, 1)]
+
+
+def mixture_over_time(run: Run, name: str = "mixture_over_time", order: Sequence[str] = ()) -> Plot:
+    """Stacked shares over the measured batches, as a rolling mean; `order` as for `_bands`."""
     title = f"Mixture over time: {run.label}"
     batches = run.batches.measured()
     if not batches.counts.any():
@@ -226,7 +237,7 @@ def mixture_over_time(run: Run, name: str = "mixture_over_time") -> Plot:
     points = _POINTS // 2  # each band has two edges
     count = len(batches)
     window = max(min(_WINDOW, -(-count // 6)), -(-count // points))
-    bands, columns = _bands(batches.names, batches.counts)
+    bands, columns = _bands(batches.names, batches.counts, order)
     shares = _rolling_shares(columns, window)
     # The window is as wide as the stride at least, so no batch is left out of the picture.
     picks = np.unique(np.linspace(0, count - 1, min(count, points)).round().astype(int))
@@ -287,20 +298,28 @@ def _fine(value: float) -> str:
 # -- fewer points for the same picture -------------------------------------------------------------
 
 
-def _bands(names: Sequence[str], counts: Floats, most: int = 12) -> tuple[Bands, Floats]:
+def _bands(
+    names: Sequence[str], counts: Floats, order: Sequence[str] = (), most: int = 12
+) -> tuple[Bands, Floats]:
     """The datasets with most samples as bands, largest first, and the others added up as one.
+
+    Those in `order` come first and have the style of their place in it.
 
     >>> _bands(["a", "b", "c"], np.array([[1.0, 5.0, 2.0]]), most=1)
     ([('b', 0), ('other (2)', None)], array([[5., 3.]]))
     """
-    order = np.argsort(-counts.sum(axis=0), kind="stable")
+    rank = {name: number for number, name in enumerate(order)}
+    largest = np.argsort(-counts.sum(axis=0), kind="stable").tolist()
+    chosen = sorted(largest, key=lambda i: rank.get(names[i], len(rank)))
     # One dataset alone is shown under its own name rather than as "other (1)".
-    cut = len(order) if len(order) <= most + 1 else most
-    bands: list[tuple[str, int | None]] = [(names[i], n) for n, i in enumerate(order[:cut])]
-    columns = counts[:, order[:cut]]
-    if cut < len(order):
-        bands.append((f"other ({len(order) - cut})", None))
-        columns = np.hstack([columns, counts[:, order[cut:]].sum(axis=1, keepdims=True)])
+    cut = len(chosen) if len(chosen) <= most + 1 else most
+    bands: list[tuple[str, int | None]] = [
+        (names[i], rank.get(names[i], len(rank) + n)) for n, i in enumerate(chosen[:cut])
+    ]
+    columns = counts[:, chosen[:cut]]
+    if cut < len(chosen):
+        bands.append((f"other ({len(chosen) - cut})", None))
+        columns = np.hstack([columns, counts[:, chosen[cut:]].sum(axis=1, keepdims=True)])
     return bands, columns
 
 

@@ -17,14 +17,18 @@ from headrace.errors import DataError, HeadraceError, UsageError
 from headrace.files import atomic_write
 from headrace.measure import theme
 from headrace.measure.columns import finite
-from headrace.measure.quantities import amount, megabytes, seconds
+from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.charts import Plot
 from headrace.measure.report.comparison import Range, expand, read_runs
-from headrace.measure.report.figures import mixture_over_time, mixture_windows, run_figures
+from headrace.measure.report.figures import (
+    mixture_over_time,
+    mixture_windows,
+    mixtures_over_time,
+    run_figures,
+)
 from headrace.measure.report.tables import (
     COLUMNS,
     mixture_summary,
-    repeats_table,
     run_tables,
     summary_cells,
     switch_table,
@@ -72,7 +76,7 @@ def write_comparison(folders: Sequence[Path], out: Path) -> Path:
     _require_plots()
     plots = run_figures(runs)
     if len(runs) <= _MIXTURES:
-        plots += [mixture_over_time(run, f"mixture_over_time_{n}") for n, run in enumerate(runs, 1)]
+        plots += mixtures_over_time(runs)
     return _write(Path(out), _page(runs, plots, ranges, failures))
 
 
@@ -136,11 +140,37 @@ def _page(
         ],
         columns=COLUMNS,
         summary=[{"cells": summary_cells(run), "about": _about(run)} for run in runs],
-        repeats=repeats_table(ranges or {}),
+        repeats=_repeats(ranges or {}),
         plots=plots,
         tables=run_tables(runs[0]) if one else [switch_table(runs)],
         details=[_details(run) for run in runs],
     )
+
+
+def _repeats(ranges: Mapping[str, Mapping[str, Range]]) -> dict[str, Any] | None:
+    """Figures of backends over repeated runs; None where nothing was repeated."""
+    if not any(figure.runs > 1 for figures in ranges.values() for figure in figures.values()):
+        return None
+    every = (
+        ("samples_per_s", "samples/s", amount),
+        ("limit_ratio", "of decode limit", share),
+        ("first_batch_s", "first batch", seconds),
+        ("stall_s_per_step", "stall a step", seconds),
+        ("peak_anon_mb", "peak memory", megabytes),
+    )
+    shown = [entry for entry in every if any(entry[0] in figures for figures in ranges.values())]
+    rows = []
+    for backend, figures in ranges.items():
+        cells = []
+        for key, _, words in shown:
+            figure = figures.get(key)
+            median = "-" if figure is None else words(figure.median)
+            several = figure is not None and figure.runs > 1
+            spread = f"{words(figure.low)} to {words(figure.high)}" if figure and several else ""
+            cells.append((median, spread))
+        runs = max((figure.runs for figure in figures.values()), default=0)
+        rows.append((backend, runs, cells))
+    return {"heads": ["backend", "runs", *(head for _, head, _ in shown)], "rows": rows}
 
 
 def _about(run: Run) -> list[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.measure.quantities import amount, megabytes, seconds, share
-from headrace.measure.report.comparison import Range
 from headrace.measure.report.slow import by_dominant, slowest, switch_stay, switches
 from headrace.measure.runs import Run
 from headrace.measure.theme import printable
@@ -19,7 +18,6 @@ __all__ = [
     "Table",
     "dominant_table",
     "mixture_summary",
-    "repeats_table",
     "run_tables",
     "slowest_table",
     "summary_cells",
@@ -75,36 +73,6 @@ def summary_cells(run: Run) -> tuple[str, ...]:
         seconds(number("first_batch_s")),
         megabytes(number("peak_rss_mb") if anonymous is None else anonymous),
         run_verdict(run),
-    )
-
-
-def repeats_table(ranges: Mapping[str, Mapping[str, Range]]) -> Table | None:
-    """Figures of backends over repeated runs; None where nothing was repeated."""
-    if not any(figure.runs > 1 for figures in ranges.values() for figure in figures.values()):
-        return None
-    every = (
-        ("samples_per_s", "samples/s", amount),
-        ("limit_ratio", "of decode limit", share),
-        ("first_batch_s", "first batch", seconds),
-        ("stall_s_per_step", "stall a step", seconds),
-        ("peak_anon_mb", "peak memory", megabytes),
-    )
-    shown = [entry for entry in every if any(entry[0] in figures for figures in ranges.values())]
-    rows = []
-    for backend, figures in ranges.items():
-        cells = [backend, str(max((figure.runs for figure in figures.values()), default=0))]
-        for key, _, words in shown:
-            figure = figures.get(key)
-            cell = "-" if figure is None else words(figure.median)
-            if figure is not None and figure.runs > 1:
-                cell += f" ({words(figure.low)} to {words(figure.high)})"
-            cells.append(cell)
-        rows.append(tuple(cells))
-    return Table(
-        "Repeated runs",
-        "Median of the repeated runs (lowest to highest).",
-        ("backend", "runs", *(head for _, head, _ in shown)),
-        tuple(rows),
     )
 
 

@@ -31,7 +31,7 @@ from headrace.files import atomic_write
 from headrace.measure import (
     Outcome,
     RunReader,
-    draw,
+    draw_report,
     machine_facts,
     new_run,
     summarise,
@@ -323,5 +323,5 @@ def write_result(
     }
     result |= {"program": "train", "world": world, **own}
     write_json(run.path / "result.json", result)
-    draw(run.path)
+    draw_report(run.path)
     return result

@@ -27,9 +27,7 @@ from headrace.config.documents import overridden, parse_override, read_document
 from headrace.config.typed import nearest, shown, typed
 from headrace.errors import HeadraceError, UsageError
 from headrace.measure.baselines import BASELINES
-from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.job import Job
-from headrace.measure.jobs import OWN_KEYS, jobs_of
+from headrace.measure.job import OWN_KEYS, BenchSettings, Job, jobs_of
 from headrace.measure.runs import Status
 from headrace.tuning.study.trial import Guard, Trial
 

@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.files import Locked, locked
-from headrace.measure.bench.leftover import end_leftovers
+from headrace.measure.isolated import end_leftovers
 from headrace.tuning.study.trial import Attempt, Guard, Trial, Watch, try_once
 
 __all__ = ["Ledger", "Round", "RunFolder", "Tell"]

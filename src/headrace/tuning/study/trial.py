@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -15,12 +14,10 @@ from headrace.files import atomic_write
 from headrace.loader.options import parse_size
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed, shuffle_of
-from headrace.measure.bench.run import begin, conversion_folder, convert, run_once
-from headrace.measure.bench.settings import BenchSettings
-from headrace.measure.bench.supervise import Sight, supervise_command
-from headrace.measure.bench.watched import GRACE_SECONDS, Look
+from headrace.measure.bench import Conversion, begin, run_once
 from headrace.measure.columns import finite
-from headrace.measure.job import Job
+from headrace.measure.isolated import GRACE_SECONDS, Look, Sight, supervise_command
+from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.runs import (
     Outcome,
@@ -199,9 +196,10 @@ def _run_bench(
     """A benchmark without decode limits and report page, which no table of a study shows."""
     backend = trial.backend
     begun = begin(runs, trial.label, job, settings, backend=backend)
+    conversion = Conversion(begun.folder, backend)
     try:
-        target, took, failed = convert(begun.folder, backend, job, watch, guard.check_memory)
-        if failed is None:
+        conversion.run(job, watch, guard.check_memory)
+        if (failed := conversion.failed) is None:
             request, outcome = run_once(
                 begun.folder,
                 begun,
@@ -210,19 +208,17 @@ def _run_bench(
                 settings,
                 title=backend,
                 watch=watch,
-                converted=target,
-                conversion=took,
+                conversion=conversion,
                 stop=guard.check,
                 grace_s=guard.grace_s,
             )
         else:
             outcome = dataclasses.replace(failed, cause=f"converting: {failed.cause}")
-            request = {"name": begun.name, "backend": backend, "job": job.to_dict()}
-            request |= {"settings": asdict(settings), "machine": begun.machine}
+            request = begun.request(backend, job, settings)
         result = summarise(begun.folder, request, outcome, None)
         write_json(begun.folder / "result.json", result)
     finally:
-        shutil.rmtree(conversion_folder(begun.folder, backend) / "data", ignore_errors=True)
+        conversion.close()
     # A loader that is asked for the next batch at once always waits.
     return _attempt(outcome, begun.folder, _figures(result, step=settings.compute_ms > 0))
 
