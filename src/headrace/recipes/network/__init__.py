@@ -13,7 +13,7 @@ twin, `decode` its inverse. The model and its trainer are in `model` and `train`
 from headrace.recipes.network.decode import Measurement, decode
 from headrace.recipes.network.findings import Findings
 from headrace.recipes.network.prepare import PREPARED, prepare, survey
-from headrace.recipes.network.rows import OUTPUTS, token_loader, token_pipeline, token_rows
+from headrace.recipes.network.rows import OUTPUTS, TOKENS, token_loader, token_pipeline, token_rows
 from headrace.recipes.network.targets import shift_targets
 from headrace.recipes.network.tokenize import FIELDS, tokenize, tokenize_windows
 from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS, VOCABULARY
@@ -25,6 +25,7 @@ __all__ = [
     "OUTPUTS",
     "PREPARED",
     "ROWS",
+    "TOKENS",
     "VOCABULARY",
     "Findings",
     "Measurement",

@@ -13,7 +13,7 @@ from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.header import read_header
 from headrace.errors import DataError
 from headrace.loader.feed import MixtureFeed
-from headrace.loader.opened import OpenedSource
+from headrace.loader.mixture import OpenedSource
 from headrace.loader.plan import Sample
 from headrace.measure.evidence import SourceCost
 
@@ -37,7 +37,7 @@ def source_costs(
     All of them together take about `seconds`. Nothing is drawn from the loader. Sources that none
     of the next draws are of are left out.
     """
-    asked = loader.statistics().asked
+    asked = loader.statistics().shares
     draws: dict[int, list[Sample]] = defaultdict(list)
     # From the end: what comes next has been read ahead by the loader, and lies in the page cache.
     for sample in reversed(loader.next_samples(_DRAWS)):
