@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     from headrace.measure.verdict import give_verdict, verdict_text
 
     if (args.mixture is None) == (args.run_folder is None):
-        raise UsageError("neither or both of MIXTURE and --run", remedy="Give one of them")
+        both = "both MIXTURE and --run" if args.mixture else "neither MIXTURE nor --run"
+        raise UsageError(f"{both} given", remedy="Give one of them")
     evidence = _evidence(args)
     evidence = replace(
         evidence,
@@ -74,7 +75,7 @@ def _evidence(args: argparse.Namespace) -> Evidence:
             )
         return run_evidence(run)
     from headrace.measure.job import jobs_of
-    from headrace.tuning.doctor.examine import examine
+    from headrace.tuning.examine import examine
 
     job = jobs_of(args.mixture, args.overrides, ["headrace"])["headrace"]
     with status_line() as show:

@@ -10,9 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headrace.engine.budget import Budget
 from headrace.engine.engine import Engine
 from headrace.engine.shared import SharedMemory
@@ -20,6 +17,7 @@ from headrace.engine.slots import ArraySpec, Lock
 from headrace.engine.stream import Filled, Stream
 from headrace.engine.workers import PROCESS_BYTES, Fill, Work, Workers
 from headrace.loader.options import SharedOptions, rank_and_world_size
+from headrace.sampling.bijection import Ints
 from headrace.sampling.ranks import draws_after, rank_numbers
 from headrace.sampling.sampler import SamplerState
 
@@ -28,7 +26,6 @@ __all__ = ["BatchPlanner", "EndlessLoader", "TrainingSequence", "ValidationSeque
 _log = logging.getLogger("headrace")
 
 _PLANNED_SAMPLES = 4096  # planned at once: numpy's cost per call is shared by many samples
-Ints = NDArray[np.int64]
 
 
 class BatchPlanner(Protocol):

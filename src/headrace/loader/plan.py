@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.loader.mixture import OpenedSource
 from headrace.loader.options import LoaderOptions
+from headrace.sampling.bijection import Ints
 from headrace.sampling.sampler import Draws
 
 __all__ = [
@@ -34,8 +34,6 @@ __all__ = [
 _TASK_BYTES = 2 << 20
 _TASK_SAMPLES = 32
 _FEWEST_SAMPLES = 8
-
-Ints = NDArray[np.int64]
 
 
 class Column:

@@ -28,8 +28,6 @@ from headrace.sampling.sampler import Draws
 
 __all__ = ["MixtureSamples"]
 
-Ints = NDArray[np.int64]
-
 
 class _NoBudget:
     """Whoever reads samples one by one has no memory budget."""

@@ -24,10 +24,10 @@ from headrace.loader.options import LoaderOptions
 from headrace.loader.plan import Sample, SamplePlan, SampleTask
 from headrace.loader.sizes import camera_size
 from headrace.reading.local import FileLeases, LocalFiles, shared_files
+from headrace.sampling.bijection import Ints
 
 __all__ = ["SampleFiller", "SampleTasks", "SampleWork", "Skipped", "SkippedSamples"]
 
-Ints = NDArray[np.int64]
 
 _KEPT_ERRORS = 100
 _WHAT = "reading and decoding on one thread"
