@@ -7,19 +7,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.measure import theme
     from headrace.measure.bench import draw_report
     from headrace.measure.machine import machine_facts
-    from headrace.measure.runs import Outcome, RunReader, new_run, summarise, write_json
-    from headrace.measure.verdict import Verdict, verdict_text
+    from headrace.measure.runs import (
+        Outcome,
+        RunReader,
+        RunWriter,
+        StepClock,
+        new_run,
+        read_run,
+        summarise,
+        write_json,
+    )
+    from headrace.measure.verdict import Verdict, run_verdict, verdict_text
 
 __all__ = [
     "Outcome",
     "RunReader",
+    "RunWriter",
+    "StepClock",
     "Verdict",
     "draw_report",
     "machine_facts",
     "new_run",
+    "read_run",
+    "run_verdict",
     "summarise",
+    "theme",
     "verdict_text",
     "write_json",
 ]
@@ -27,8 +42,12 @@ __all__ = [
 _HOMES = {
     "bench": ("draw_report",),
     "machine": ("machine_facts",),
-    "runs": ("Outcome", "RunReader", "new_run", "summarise", "write_json"),
-    "verdict": ("Verdict", "verdict_text"),
+    "runs": (
+        *("Outcome", "RunReader", "RunWriter", "StepClock"),
+        *("new_run", "read_run", "summarise", "write_json"),
+    ),
+    "theme": ("theme",),
+    "verdict": ("Verdict", "run_verdict", "verdict_text"),
 }
 
 
@@ -36,4 +55,5 @@ def __getattr__(name: str) -> Any:
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    module = import_module(f"{__name__}.{home}")
+    return module if home == name else getattr(module, name)
