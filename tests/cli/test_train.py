@@ -146,6 +146,7 @@ def test_the_loader_has_the_image_size_of_the_model_and_the_seed_of_the_run(conf
         (["data.loader=4"], "data.loader is 4"),
         (["data.loader.image_size=64"], "data.loader.image_size is 64"),
         (["model.image_size=60"], "image_size 60"),
+        (["data.loader.frames=all"], "data.loader.frames is 'all'"),
         (["data.mixture=oxe30"], "file oxe30"),
         (["data=oxe29"], "data.root=FOLDER"),
         (["data.sources.bridge.weight=1"], "bridge"),
