@@ -554,8 +554,8 @@ class RunReader:
 class Share:
     """A dataset's share of the samples, requested and actual; None: not known."""
 
-    asked: float | None
-    served: float | None
+    requested: float | None
+    actual: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,8 +647,8 @@ def _mixture(stated: Any, batches: Batches) -> dict[str, Share]:
     if served := batches.shares():
         for name in dict.fromkeys([*shares, *served]):
             share = shares.get(name, Share(None, None))
-            if share.served is None:
-                shares[name] = Share(share.asked, served.get(name, 0.0))
+            if share.actual is None:
+                shares[name] = Share(share.requested, served.get(name, 0.0))
     return shares
 
 
