@@ -245,6 +245,9 @@ class PairDecoder:
         self._filter = settings.resize
         self._metadata = job.metadata
         self._own = threading.local()
+        # Before workers are forked: in a child OpenCV would wait for pool threads that the fork
+        # left behind.
+        use_one_thread_per_call()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_own"}
@@ -252,6 +255,7 @@ class PairDecoder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._own = threading.local()
+        use_one_thread_per_call()
 
     def shape(self, count: int) -> tuple[int, ...]:
         """Of the frames of so many samples."""
@@ -282,7 +286,6 @@ class PairDecoder:
     def _decoder(self) -> FrameDecoder:
         decoder: FrameDecoder | None = getattr(self._own, "decoder", None)
         if decoder is None:
-            use_one_thread_per_call()
             decoder = self._own.decoder = FrameDecoder(filter=self._filter)
         return decoder
 
