@@ -39,7 +39,6 @@ class Job:
         return Loader(self.mixture, **{key: getattr(self, key) for key in JOB_KEYS}, **options)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "mixture": self.mixture.to_dict(),
             **{key: getattr(self, key) for key in JOB_KEYS},
@@ -48,7 +47,6 @@ class Job:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Job:
-        """The inverse of `to_dict`."""
         return Job(**{**values, "mixture": Mixture.from_dict(values["mixture"])})
 
 
@@ -93,7 +91,6 @@ class BenchSettings:
         return self.steps is not None and steps >= self.steps
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return asdict(self)
 
 

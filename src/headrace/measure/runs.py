@@ -127,7 +127,6 @@ class Step(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """Without the wait."""
         return self.seconds - self.wait_s
 
 
@@ -164,7 +163,6 @@ class StepClock:
         self.clear()
 
     def clear(self) -> None:
-        """Set the sums to zero."""
         self.steps = self.samples = 0  #: after the warm-up
         self.seconds = self.wait_s = 0.0
 
@@ -180,7 +178,6 @@ class StepClock:
         self._wait += seconds
 
     def end(self, samples: int = 0, now: float | None = None) -> Step:
-        """The step is over."""
         now = perf_counter() if now is None else now
         if self._waits is not None:
             seen = self._waits()
@@ -206,7 +203,6 @@ class StepClock:
             self._pause = perf_counter()
 
     def resume(self) -> None:
-        """Back to the step."""
         if self._pause is not None:
             self.skip(perf_counter() - self._pause)
             self._pause = None
@@ -381,7 +377,6 @@ class RunWriter:
         return result
 
     def close(self) -> None:
-        """No more records come."""
         files = [file for file in (self._batches, self._memory) if file is not None]
         self._batches = self._memory = None
         for file in files:
@@ -518,13 +513,11 @@ class RunReader:
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        """What result.json says."""
         found, self._problems[RESULT] = read_object(self.folder / RESULT)
         return found
 
     @cached_property
     def batches(self) -> Batches:
-        """The records of the batches."""
         lines = _Lines(self.folder / BATCHES)
         found = Batches.of(lines)
         self._problems[BATCHES], self.damaged[BATCHES] = lines.problem, lines.damaged
@@ -532,7 +525,6 @@ class RunReader:
 
     @cached_property
     def memory(self) -> Memory:
-        """The records of memory."""
         lines = _Lines(self.folder / MEMORY)
         found = Memory.of(lines)
         self._problems[MEMORY], self.damaged[MEMORY] = lines.problem, lines.damaged
@@ -540,7 +532,6 @@ class RunReader:
 
     @cached_property
     def machine(self) -> dict[str, Any]:
-        """What the run was measured on."""
         stated = self.result.get("machine")
         if isinstance(stated, dict) and stated:
             return stated
