@@ -173,10 +173,12 @@ def mixture_summary(run: Run) -> str:
     for name, count in Counter(dominant).most_common(_TOP_DATASETS):
         lines.append(f"  {_cell(name)}: dominant in {count} ({100 * count / len(dominant):.2f}%)")
     rows = []
-    for name, part in sorted(run.mixture.items(), key=lambda item: -(item[1].served or 0.0)):
-        apart = None if part.asked is None or part.served is None else part.served - part.asked
+    for name, part in sorted(run.mixture.items(), key=lambda item: -(item[1].actual or 0.0)):
+        apart = (
+            None if part.requested is None or part.actual is None else part.actual - part.requested
+        )
         words = "-" if apart is None else f"{100 * apart:+.3f}%"
-        rows.append((name, share(part.asked, 3), share(part.served, 3), words))
+        rows.append((name, share(part.requested, 3), share(part.actual, 3), words))
     lines += ["", *_aligned(("dataset", "requested", "actual", "difference"), rows), ""]
     return "\n".join([*lines, *(table.text() for table in run_tables(run))])
 
