@@ -90,7 +90,7 @@ def test_a_run_folder_is_like_that_of_a_benchmark(loaders, tmp_path, monkeypatch
     assert run.numbers["peak_anon_mb"] > 10
     assert run.numbers["stall_s_per_step"] == pytest.approx(doctor.evidence().wait_s, abs=1e-4)
     assert run.numbers["mean_s"] == pytest.approx(doctor.evidence().period_s, rel=0.02)
-    assert sum(share.served for share in run.mixture.values()) == pytest.approx(1)
+    assert sum(share.actual for share in run.mixture.values()) == pytest.approx(1)
     assert write_run_report(folder).exists()
     again = run_evidence(read_run(folder))
     assert again == doctor.evidence()

@@ -168,19 +168,19 @@ def shares(runs: Sequence[Run]) -> Plot:
     scale = Scale("share of samples", _fine, from_zero=len(runs) == 1)
     if len(runs) == 1:
         known = runs[0].mixture
-        rows = [Bar(name, (known[name].served,), mark=known[name].asked) for name in datasets]
+        rows = [Bar(name, (known[name].actual,), mark=known[name].requested) for name in datasets]
         caption = "Bars: the share of each dataset in the samples. Lines: the share requested."
         return bar_chart(name, title, caption, rows, ("actual",), scale, mark="requested")
     shown = [(s, run) for s, run in zip(_styles(runs), runs, strict=True) if run.mixture]
     rows, differ = [], False
     for dataset in datasets:
         found = [run.mixture.get(dataset) for _, run in shown]
-        requested = {share.asked for share in found if share and share.asked is not None}
+        requested = {share.requested for share in found if share and share.requested is not None}
         differ |= len(requested) > 1
         rows.append(
             Bar(
                 dataset,
-                [share.served if share else 0.0 for share in found],
+                [share.actual if share else 0.0 for share in found],
                 mark=next(iter(requested)) if len(requested) == 1 else None,
             )
         )
@@ -223,7 +223,7 @@ def mixtures_over_time(runs: Sequence[Run]) -> list[Plot]:
     """The mixture of each run, with the same colours for the same datasets."""
     total: Counter[str] = Counter()
     for run in runs:
-        total.update({name: share.served or 0.0 for name, share in run.mixture.items()})
+        total.update({name: share.actual or 0.0 for name, share in run.mixture.items()})
     order = [name for name, _ in total.most_common()]
     return [mixture_over_time(r, f"mixture_over_time_{n}", order) for n, r in enumerate(runs, 1)]
 
@@ -288,7 +288,7 @@ def _styles(runs: Sequence[Run]) -> list[int]:
 def _weight(run: Run, dataset: str) -> float:
     """The requested share of a dataset, or else the actual one: the order of the rows."""
     found = run.mixture.get(dataset)
-    return 0.0 if found is None else (found.asked or found.served or 0.0)
+    return 0.0 if found is None else (found.requested or found.actual or 0.0)
 
 
 def _fine(value: float) -> str:
