@@ -107,7 +107,7 @@ def measure(args: argparse.Namespace, change: dict[str, Any]) -> dict[str, float
             samples += len(batch)
             del batch
             steps += 1
-            if args.step:  # seven short steps, then a long one: the mean is as asked
+            if args.step:  # seven short steps, then a long one: the mean is args.step
                 time.sleep(args.step / 1000 * (0.5 if steps % 8 else 4.5))
         seconds = time.perf_counter() - counted_from
         memory = tree_memory(os.getpid()).anonymous

@@ -5,7 +5,7 @@
 
 DATA holds the 29 datasets (`headrace synth DATA`). For each batch size and way of decoding the
 model trains on the mixture and on one batch again and again (the ceiling), in turns; what the first
-takes longer is the data's part of the step. Then it goes on with a validation every 50 steps, and
+takes longer is the data's part of the step. Then it continues with a validation every 50 steps, and
 every wait and the memory are looked at. The limits of decoding are measured in the same call. The
 DINO teacher has random weights, which cost the same as trained ones.
 """

@@ -2,7 +2,7 @@
 
     python benchmarks/tokens.py                # about half a minute
 
-`rows` is how such a pipeline is usually written: a dict for every row (pyarrow's `to_pylist`) and
+`rows` is how such a pipeline is commonly written: a dict for every row (pyarrow's `to_pylist`) and
 plain Python from there (`reference`). `prepare` is what is done once a row, `tokenize` what is done
 in every epoch, for one window at a time and for many. CPU time; each figure is the best of
 several tries.
@@ -19,8 +19,8 @@ import numpy as np
 
 from headrace.measure.machine import machine_facts
 from headrace.recipes.network import COLUMNS, FIELDS, LENGTH, ROWS, prepare, tokenize_windows
-from headrace.recipes.network.reference import Row, reference_fields
 from headrace.testing.network import shard_table
+from parquet_pipelines import tokens_by_row
 
 _WINDOWS = 1024
 
@@ -28,13 +28,7 @@ _WINDOWS = 1024
 def by_rows(table, windows):
     """Tokens of the first windows, row by row."""
     for window in range(windows):
-        dicts = table.slice(ROWS * window, ROWS).to_pylist()
-        rows = [
-            Row(one["event_time"], one["src_addr"], one["dst_addr"], one["ip_version"], one["rtt"])
-            for one in dicts
-        ]
-        fields = reference_fields(rows, window, 0, 0)
-        {name: np.array(values, np.int32) for name, values in fields.items()}
+        tokens_by_row((window, table.slice(ROWS * window, ROWS).to_pylist()))
 
 
 def best(call, tries=5):

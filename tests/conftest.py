@@ -1,11 +1,16 @@
 """Datasets that many tests share. Tests that change one take a copy."""
 
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 
 from headrace.testing import synthesize
+
+# A shell lets what it starts in the background ignore Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Rooms and modules whose tests look at times, memory, signals, or the threads and files of their
 #: process: they need the machine to themselves, all others run beside each other (`make test`).

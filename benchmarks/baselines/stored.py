@@ -22,7 +22,7 @@ from headrace.decoding.frame import FrameDecoder
 from headrace.decoding.header import Encoded
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.errors import UsageError
-from headrace.loader.plan import Sample, read_lines
+from headrace.loader.plan import Sample
 from headrace.measure.baselines.baseline import Conversion, job_options, job_samples
 from headrace.measure.baselines.torch import fill_frames
 from headrace.measure.job import Job
@@ -202,7 +202,7 @@ class Converter:
     ) -> list[Sample]:
         columns = [np.full(len(starts), source), episodes, starts]
         draws = self.samples.draws(np.stack(columns, axis=1))
-        return read_lines(self.samples.lines(draws))
+        return self.samples.plan(draws).samples()
 
     def _frames(self, sample: Sample) -> list[bytes]:
         source = self.samples.sources[sample.source]

@@ -36,8 +36,8 @@ from headrace.loader.rows import RowLoader, RowSet
 from headrace.reading.local import ByteRange
 
 if TYPE_CHECKING:
-    from headrace.tuning.doctor.step import examine_step
-    from headrace.tuning.doctor.watch import Doctor
+    from headrace.tuning.doctor import Doctor
+    from headrace.tuning.examine import examine_step
 
 __version__ = "0.1.0"
 
@@ -83,11 +83,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What few programs need is imported when it is asked for."""
     if name == "Doctor":
-        from headrace.tuning.doctor.watch import Doctor
+        from headrace.tuning.doctor import Doctor
 
         return Doctor
     if name == "examine_step":
-        from headrace.tuning.doctor.step import examine_step
+        from headrace.tuning.examine import examine_step
 
         return examine_step
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

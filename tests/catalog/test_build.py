@@ -19,7 +19,7 @@ from headrace.testing import read_tag
 
 
 def opened(folder, **options):
-    """A catalog, and what its building said and did."""
+    """A catalog, and the progress of building it."""
     progress = Quiet()
     return hr.Catalog.open(folder, progress=progress, **options), progress
 
@@ -29,7 +29,7 @@ def shards(folder):
 
 
 def content(catalog):
-    """Every main frame of every episode by its own word: which episode and step it shows."""
+    """Which episode and step every main frame says that it shows."""
     return [
         (tag.episode, tag.step)
         for episode in range(len(catalog))
@@ -94,7 +94,7 @@ def test_new_metadata_means_a_new_catalog(bridge):
     assert progress.bytes == sum(path.stat().st_size for path in shards(bridge))
 
 
-def test_a_catalog_of_another_format_version_is_built_anew(bridge):
+def test_a_catalog_of_another_format_version_is_built_again(bridge):
     opened(bridge)
     path = bridge / ".headrace" / "manifest.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 999}))
@@ -106,7 +106,7 @@ def test_a_catalog_of_another_format_version_is_built_anew(bridge):
 
 @pytest.mark.parametrize("spoil", ["garbage", "empty", "gone", "cut"])
 @pytest.mark.parametrize("name", ["manifest.json", "episodes-*.arrow"])
-def test_a_damaged_catalog_is_built_anew(bridge, name, spoil):
+def test_a_damaged_catalog_is_built_again(bridge, name, spoil):
     first, _ = opened(bridge)
     before = content(first)
     (path,) = (bridge / ".headrace").glob(name)

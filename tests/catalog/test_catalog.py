@@ -35,7 +35,7 @@ def test_the_registry_names_fields_that_its_datasets_have(oxe, known):
     assert catalog.instruction(0).strip()
 
 
-def test_the_picture_shows_the_episode_and_step_that_were_asked_for(oxe, known):
+def test_the_picture_shows_the_episode_and_step_that_were_requested(oxe, known):
     catalog = hr.Catalog.open(oxe / known.folder)
     shown = set()
     for episode in range(len(catalog)):

@@ -1,4 +1,4 @@
-"""The index of a set of Parquet files: kept, checked, renewed; and files that are not as usual."""
+"""The index of a set of Parquet files: stored, checked, renewed; and unusual files."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Verifying a dataset, and going on without its damaged episodes."""
+"""Verifying a dataset, and continuing without its damaged episodes."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The command line as a person and a program meet it."""
+"""The commands as people and programs use them."""
 
 import json
 import os
@@ -94,7 +94,7 @@ def test_index_takes_a_version_a_dataset_or_a_root(run, two):
     assert [row["name"] for row in json.loads(out)["datasets"]] == ["bridge", "droid"]
 
 
-def test_index_goes_on_past_a_broken_dataset_and_says_so_in_the_end(run, two):
+def test_index_continues_past_a_broken_dataset_and_reports_it_at_the_end(run, two):
     os.truncate(shards(two / "bridge" / "0.1.0")[0], 50)
     code, out, err = run("index", two)
     assert code == 1
@@ -180,7 +180,7 @@ def test_a_contact_sheet_of_odd_images_is_drawn(run, odd, tmp_path):
     assert cv2.imread(str(path)) is not None
 
 
-def test_a_picture_that_cannot_be_says_so(run, two, tmp_path):
+def test_a_picture_of_an_unknown_kind_is_refused(run, two, tmp_path):
     code, _, err = run("inspect", two, "--picture", tmp_path / "sheet.gif")
     assert (code, ".png" in err) == (2, True)
 
@@ -211,7 +211,7 @@ def test_synth_refuses_what_it_does_not_know(run, tmp_path):
     assert "bridge" in err
 
 
-def test_output_into_a_pipe_that_closes_is_no_error(two):
+def test_output_into_a_pipe_that_closes_is_not_an_error(two):
     process = subprocess.run(
         f"{sys.executable} -m headrace inspect {two} --json | head -n 1",
         shell=True,

@@ -12,6 +12,7 @@ from headrace.engine.slots import slot_bytes
 from headrace.errors import BudgetError, UsageError
 from headrace.loader.loader import feed_of
 from headrace.loader.options import KEEP_FREE
+from headrace.loader.sizes import SPARE_SLOTS
 from tests.memory_group import memory_group
 
 MIB = 1 << 20
@@ -110,8 +111,10 @@ def small(loaders, mixture):
         easy = loaders(mixture, **options)
         if slots is None:
             return easy
-        one = slot_bytes(feed_of(easy).sizes.specs)
-        rest = easy.statistics().engine.budget.limit % one
+        sizes = feed_of(easy).sizes
+        one = slot_bytes(sizes.specs)
+        all_slots = sizes.most_slots + sizes.validation_slots + SPARE_SLOTS
+        rest = sizes.budget - all_slots * one  # for reading and decoding
         return loaders(mixture, **options, memory=slots * one + rest)
 
     return make

@@ -6,9 +6,9 @@ import pytest
 from headrace.engine.slots import ArraySpec
 from headrace.loader import sizes as loader_sizes
 from headrace.loader.options import RowOptions
-from headrace.loader.rows import sizes as row_sizes
-from headrace.loader.rows.plan import RowPlanner
-from headrace.loader.rows.sizes import RowSizes
+from headrace.loader.rows import loader as row_loader
+from headrace.loader.rows.loader import RowSizes
+from headrace.loader.rows.plan import RowPlan, RowPlanner
 from headrace.sampling.items import RowWindows
 
 
@@ -22,12 +22,11 @@ def tasks(batch, *, threads=16, on_the_way=25, pace=0.0, batches=2):
     planner = RowPlanner(windows, InOrder(), batch, threads, on_the_way, lambda: pace)
     planned = planner.batches([np.arange(batch) + number * batch for number in range(batches)])
     for number, (draws, made) in enumerate(planned):
-        lines = np.concatenate([task.lines for task in made])
-        assert lines[:, 0].tolist() == list(range(batch))
-        assert (
-            lines[:, 1].tolist() == draws.tolist() == list(range(number * batch, batch * -~number))
-        )
-    return [len(task.lines) for task in planned[0][1]]
+        plan = RowPlan(np.concatenate([task.matrix for task in made]))
+        assert plan.row.tolist() == list(range(batch))
+        assert plan.draw.tolist() == draws.tolist()
+        assert draws.tolist() == list(range(number * batch, batch * -~number))
+    return [len(task) for task in planned[0][1]]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +48,7 @@ def test_tasks_take_milliseconds_and_every_thread_has_one(batch, options, expect
 def sizes(monkeypatch, *, window=24 << 10, batch=256, cpus=16, cache=0, **options):
     monkeypatch.setattr(loader_sizes, "allowed_cpus", lambda: cpus)
     monkeypatch.setattr(loader_sizes, "sharing_is_possible", lambda: True)
-    monkeypatch.setattr(row_sizes, "available_memory", lambda: 64 << 30)
+    monkeypatch.setattr(row_loader, "available_memory", lambda: 64 << 30)
     given = RowOptions(batch_size=batch, keep_free=0, **options)
     return RowSizes.of(given, {"x": ArraySpec((batch, window), "uint8")}, cache)
 

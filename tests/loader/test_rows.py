@@ -127,7 +127,7 @@ def test_batches_do_not_depend_on_threads_processes_store_or_calls(
     assert_same(take(loaders(rows, transform=transform_many, many=True), 30), expected)
     stored = hr.RowSet(data, columns=["number", "half"], window=8, prepare=prepare, store=True)
     assert_same(take(loaders(stored), 30), expected)
-    monkeypatch.setattr("headrace.loader.own_process.START_AFTER", 0.0)
+    monkeypatch.setattr("headrace.engine.workers.START_AFTER", 0.0)
     loader = loaders(stored, workers=2)
     assert_same(take(loader, 30), expected)
     deadline = time.monotonic() + 20
@@ -275,7 +275,7 @@ def test_a_transform_that_returns_something_or_outputs_without_one_are_refused(r
 
 
 def test_an_error_of_a_transform_in_a_process_is_the_same(data, rows, loaders, monkeypatch):
-    monkeypatch.setattr("headrace.loader.own_process.START_AFTER", 0.0)
+    monkeypatch.setattr("headrace.engine.workers.START_AFTER", 0.0)
     stored = hr.RowSet(data, columns=["number"], window=8, store=True)
     failing = loaders(stored, workers=1, transform=_fail_later, batch_size=2)
     with pytest.raises(ZeroDivisionError) as caught:
@@ -287,15 +287,15 @@ def test_an_error_of_a_transform_in_a_process_is_the_same(data, rows, loaders, m
 
 def _fail_later(rows, window, epoch, seed, out_rows):
     """Fails in a worker process alone."""
-    if getattr(sys.modules["__main__"].__spec__, "name", "") == "headrace.loader.rows.worker":
+    if any("headrace.engine.workers" in word for word in sys.orig_argv):
         raise ZeroDivisionError("later")
     transform(rows, window, epoch, seed, out_rows)
 
 
 SCRIPT = """
 import sys, time, headrace as hr
-from headrace.loader import own_process
-own_process.START_AFTER = 0.0
+from headrace.engine import workers
+workers.START_AFTER = 0.0
 
 def transform(rows, window, epoch, seed, out_rows):
     out_rows["window"][...] = window
@@ -326,7 +326,7 @@ def test_a_transform_of_the_script_itself_runs_in_processes_where_cloudpickle_is
 def test_what_cannot_be_sent_to_a_process_stays_with_the_threads(
     rows, data, loaders, monkeypatch, caplog
 ):
-    monkeypatch.setattr("headrace.loader.own_process.START_AFTER", 0.0)
+    monkeypatch.setattr("headrace.engine.workers.START_AFTER", 0.0)
     lock = threading.Lock()  # cannot be pickled
 
     def own(rows, window, epoch, seed, out_rows):

@@ -65,7 +65,7 @@ def baseline(request):
 
 @pytest.fixture(scope="module")
 def folders(data, tmp_path_factory):
-    """Where a baseline's data lie, converted when they are first asked for."""
+    """Where the data of a baseline are, converted when they are first requested."""
     made = {}
 
     def of(baseline):
@@ -95,7 +95,7 @@ def opened(baseline, job, folders):
     assert not child_processes() - processes
     left = [thread for thread in threading.enumerate() if thread not in threads]
     for thread in left:
-        thread.join(10)  # Grain's finish the batch they are at
+        thread.join(60)  # Grain's finish the batch they are at
     assert not [thread for thread in left if thread.is_alive()]
 
 
@@ -161,7 +161,7 @@ def test_batches_hold_what_the_catalog_holds(baseline, data, folders):
     assert seen == set(SHARES)
 
 
-def test_shares_are_as_asked_and_the_order_is_mixed(baseline, data, folders):
+def test_shares_are_as_requested_and_the_order_is_mixed(baseline, data, folders):
     job = make_job(data, batch_size=50, image_size=16, metadata="dataset")
     counts: Counter[str] = Counter()
     with opened(baseline, job, folders) as backend:
@@ -195,15 +195,15 @@ def test_an_error_of_the_consumer_ends_the_workers_too(baseline, data, folders):
     assert child_processes() == before
 
 
-def test_starts_are_drawn_anew_or_refused(baseline, data, folders):
+def test_starts_are_drawn_again_in_every_pass_or_refused(baseline, data, folders):
     if baseline.name == "tfdata":
         pytest.skip("its shuffle buffer reaches across passes; test_tfdata counts them")
     job = make_job(data, {"utaustin_mutex": 1.0}, samples_per_episode=1, image_size=16)
     if baseline.name in STORED_PAIRS:
-        with pytest.raises(UsageError, match="samples_per_episode is 1.*finished samples"):
+        with pytest.raises(UsageError, match="samples_per_episode is 1"):
             baseline.convert(job, folders(baseline) / "more")
         with (
-            pytest.raises(UsageError, match="finished samples"),
+            pytest.raises(UsageError, match="samples_per_episode"),
             baseline.open(job, folders(baseline)),
         ):
             pass
@@ -299,22 +299,24 @@ def test_converted_data_must_be_there_and_of_the_same_samples(data, folders, tmp
     for module in baseline.needs:
         pytest.importorskip(module)
     with (
-        pytest.raises(UsageError, match=r"no converted data in .*Convert them first"),
+        pytest.raises(UsageError, match=tmp_path.name),
         baseline.open(make_job(data), tmp_path),
     ):
         pass
     other = make_job(data, {"kuka": 1.0})
     with (
-        pytest.raises(UsageError, match="of another mixture"),
+        pytest.raises(UsageError, match=folders(baseline).name),
         baseline.open(other, folders(baseline)),
     ):
         pass
 
 
 def test_a_backend_that_is_not_installed_is_named_with_the_command_that_installs_it():
-    absent = Baseline("rival", ("no_such_module", "json"), "pip install rival", "none", open=None)
-    with pytest.raises(UsageError, match=r"'rival' needs no_such_module.*pip install rival"):
+    absent = Baseline("absent", ("no_such_module", "json"), "pip install it", "none", open=None)
+    with pytest.raises(UsageError, match="'absent' .*no_such_module") as caught:
         check_installed(absent)
+    assert "json" not in caught.value.problem
+    assert "pip install it" in caught.value.remedy
     for name in BASELINES:
         assert find_baseline(name).name == name
         assert find_baseline(name).install.startswith("pip install ")
@@ -342,13 +344,16 @@ def test_a_fresh_process_elsewhere_finds_what_is_in_the_checkout(tmp_path):
 
 def test_a_framework_that_cannot_be_imported_says_so(data, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "streaming", None)
-    with pytest.raises(UsageError, match=r"cannot be imported: .*torchvision"):
+    with pytest.raises(UsageError, match="torchvision"):
         find_baseline("mosaic").convert(make_job(data), tmp_path)
 
 
 def test_an_unknown_backend_and_one_that_cannot_run_say_what_there_is():
-    with pytest.raises(UsageError, match=r"no backend 'grian'.*grain"):
+    with pytest.raises(UsageError, match="'grian'") as caught:
         find_baseline("grian")
+    assert "'grain'" in caught.value.remedy
     for name in NOT_RUN:
-        with pytest.raises(UsageError, match=f"'{name}' cannot be run: .*There are headrace"):
+        with pytest.raises(UsageError, match=f"'{name}'") as caught:
             find_baseline(name)
+        assert NOT_RUN[name] in caught.value.problem
+        assert "headrace" in caught.value.remedy

@@ -8,7 +8,7 @@ from headrace.loader.feed import MixtureFeed
 from headrace.loader.loader import loader_over
 from headrace.measure import limit
 from headrace.testing import synthesize
-from headrace.tuning.doctor import limits
+from headrace.tuning import doctor
 
 NAMES = ("bridge", "ucsd_kitchen", "kuka")
 
@@ -48,5 +48,5 @@ def loaders(mixture):
 def quick_limits(monkeypatch):
     """Limits need not be exact to be told apart."""
     monkeypatch.setattr(limit, "_START_SECONDS", 1.0)
-    monkeypatch.setattr(limits, "_DECODE_SECONDS", 0.4)
-    monkeypatch.setattr(limits, "_STORAGE_SECONDS", 0.2)
+    monkeypatch.setattr(doctor, "_DECODE_SECONDS", 0.4)
+    monkeypatch.setattr(doctor, "_STORAGE_SECONDS", 0.2)

@@ -83,13 +83,13 @@ def test_without_combinations_every_value_is_tried_and_the_best_is_proved():
     assert len(found.tried) == 18
     assert score(found, k1=2) == pytest.approx(1.2)
     assert found.winner == {"b.k4": 3}
-    assert found.contrasts[found.proved].ratio == pytest.approx(1.3)
+    assert found.contrast.ratio == pytest.approx(1.3)
 
 
 def test_what_looks_faster_is_combined():
     found = Surface(two_good, noise=0.005).search(15, sample=True)
     assert found.winner == {"b.k1": 2, "b.k4": 3}
-    assert found.contrasts[found.proved].ratio == pytest.approx(1.2 * 1.3, rel=0.05)
+    assert found.contrast.ratio == pytest.approx(1.2 * 1.3, rel=0.05)
 
 
 def test_options_that_do_nothing_are_dropped_from_a_combination():
@@ -106,7 +106,7 @@ def test_an_optimum_that_needs_two_changes_at_once_is_found_by_sampling():
     assert Surface(rate).search().winner == {}
     found = Surface(rate, noise=0.01).search(180, sample=True)
     assert found.winner.items() >= {"b.k2": 1, "b.k5": 3}.items()
-    assert found.contrasts[found.proved].ratio == pytest.approx(1.5, rel=0.05)
+    assert found.contrast.ratio == pytest.approx(1.5, rel=0.05)
 
 
 def test_every_round_has_a_run_of_the_defaults():
@@ -122,13 +122,13 @@ def test_every_round_has_a_run_of_the_defaults():
 @pytest.mark.parametrize("seed", range(8))
 def test_noise_alone_never_becomes_a_gain(seed):
     found = Surface(lambda o: 100, noise=0.06, seed=seed).search()
-    assert found.proved is None
+    assert not found.proved
     assert found.winner == {}
 
 
 def test_a_gain_below_what_matters_is_not_kept():
     found = Surface(lambda o: 100 + 2.5 * (o["b.k2"] == 1)).search()
-    assert (found.finalists, found.proved) == (({"b.k2": 1},), None)
+    assert (found.finalist, found.proved) == ({"b.k2": 1}, False)
     surface = Surface(lambda o: 100 * (1.04 if o["b.k0"] == 1 else 1))
     assert surface.search().winner == {"b.k0": 1}
     assert surface.search(keep=1.05).winner == {}
@@ -190,19 +190,36 @@ def test_no_round_begins_that_would_not_fit_the_time_with_the_proof():
     found = surface.search(5)
     assert found.ended == "time"
     assert surface.time <= 300
-    assert found.proved is not None
+    assert found.proved
     assert len(found.tried) < 18
 
 
 def test_what_there_is_no_time_to_prove_is_said_to_be_unproved():
     surface = Surface(one_good)
     found = surface.search(0.9)
-    assert (found.ended, found.proved, found.final) == ("time", None, ())
+    assert (found.ended, found.proved, found.final) == ("time", False, ())
     assert found.unproved
     assert found.winner == {"b.k0": 1}
     words = verdict(found, 0.9, own=False)
     assert "b.k0=1" in words
     assert "noise" in words
+
+
+def test_the_search_continues_when_the_proof_fails_with_time_left():
+    # k0 is lucky once; k3 is good.
+    def rate(o):
+        lucky = o["b.k0"] == 1 and len(surface.asked) < 4
+        return 100 * (1.5 if lucky else 1) * (1.3 if o["b.k3"] == 2 else 1)
+
+    surface = Surface(rate)
+    found = surface.search(4.5)
+    assert found.winner == {"b.k3": 2}
+    assert surface.time <= 270
+    assert [name for _, name in surface.asked].index("search 4") > 12  # after a proof that failed
+    made = len(surface.asked)
+    assert surface.search(4.5).winner == {"b.k3": 2}
+    assert len(surface.asked) >= made
+    assert all(surface.asked.count(each) == 1 for each in surface.asked)
 
 
 def test_without_time_for_anything_nothing_runs():
@@ -219,7 +236,7 @@ def test_an_interrupted_search_keeps_the_best_so_far(after, best):
     surface.left = after
     found = surface.search()
     assert (found.ended, found.winner) == ("interrupted", best)
-    assert found.proved is None
+    assert not found.proved
     assert found.unproved == bool(best)
 
 
@@ -280,7 +297,7 @@ def test_a_best_that_dies_when_it_runs_again_is_not_the_winner():
         DIED if changes and len(surface.asked) > 24 else answer(changes)
     )
     found = surface.search()
-    assert (found.finalists[0], found.winner) == ({"b.k0": 1}, {})
+    assert (found.finalist, found.winner) == ({"b.k0": 1}, {})
     assert "oom-killed" in verdict(found, 15, own=False)
 
 

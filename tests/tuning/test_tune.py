@@ -141,7 +141,7 @@ def test_a_winner_is_proved_and_written_as_a_study(data, tmp_path, only, monkeyp
     monkeypatch.setattr(search_module, "FINAL_ROUNDS", 1)
     study = asked(data, "headrace", "loader.keep_free=0")
     found = tune(study, tmp_path).found
-    assert found.finalists == ({key: 1},)
+    assert found.finalist == {key: 1}
     assert [len(row.attempts) for row in found.final] == [1, 1]
     log = (tmp_path / "log.md").read_text()
     assert f"| {key}=1 | complete |" in log

@@ -74,7 +74,7 @@ def _evidence(args: argparse.Namespace) -> Evidence:
             )
         return run_evidence(run)
     from headrace.measure.job import jobs_of
-    from headrace.tuning.doctor.examine import examine
+    from headrace.tuning.examine import examine
 
     job = jobs_of(args.mixture, args.overrides, ["headrace"])["headrace"]
     with status_line() as show:

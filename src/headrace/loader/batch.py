@@ -64,7 +64,7 @@ class EncodedBatch(Batch):
     """A batch whose frames may be JPEGs, for a device to decode: not for users."""
 
     encoded: NDArray[np.int32]  #: [B, T] 0, or as many bytes of a JPEG lie in the frame's place
-    draft: Any  #: the feed's own note of it
+    pending: Any  #: what the feed knows of it beside the arrays
 
     def __repr__(self) -> str:
         return f"<EncodedBatch of {len(self)}: frames {list(self.frames.shape)}>"

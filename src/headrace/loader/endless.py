@@ -2,28 +2,61 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from headrace.engine.budget import Budget
 from headrace.engine.engine import Engine
+from headrace.engine.shared import SharedMemory
 from headrace.engine.slots import ArraySpec, Lock
 from headrace.engine.stream import Filled, Stream
+from headrace.engine.workers import PROCESS_BYTES, Fill, Work, Workers
 from headrace.loader.options import SharedOptions, rank_and_world_size
-from headrace.loader.sequence import TrainingSequence
-from headrace.sampling.ranks import draws_after
+from headrace.sampling.bijection import Ints
+from headrace.sampling.ranks import draws_after, rank_numbers
 from headrace.sampling.sampler import SamplerState
 
-__all__ = ["EndlessLoader"]
+__all__ = ["BatchPlanner", "EndlessLoader", "TrainingSequence", "ValidationSequence", "make_engine"]
+
+_log = logging.getLogger("headrace")
+
+_PLANNED_SAMPLES = 4096  # planned at once: numpy's cost per call is shared by many samples
 
 
-class _Sizes(Protocol):
+class BatchPlanner(Protocol):
+    """Plans batches."""
+
+    def batches(self, numbers: Sequence[Ints], /) -> Sequence[tuple[Any, Sequence[Any]]]:
+        """What each batch is, and its tasks, given its draw numbers."""
+
+
+class Sizes(Protocol):
+    """What a loader may use of the machine."""
+
     @property
-    def slots(self) -> int: ...
+    def slots(self) -> int:
+        """Batches of training that may exist at first."""
+
     @property
-    def most_slots(self) -> int: ...
+    def most_slots(self) -> int:
+        """And where steps are uneven."""
+
+    @property
+    def budget(self) -> int:
+        """Bytes for everything."""
+
+    @property
+    def threads(self) -> int:
+        """Workers."""
+
+    @property
+    def processes(self) -> int:
+        """Workers that may have a process."""
 
 
 class EndlessLoader(ABC):
@@ -32,9 +65,9 @@ class EndlessLoader(ABC):
     def __init__(
         self,
         options: SharedOptions,
-        sizes: _Sizes,
+        sizes: Sizes,
         specs: Mapping[str, ArraySpec],
-        planner: Any,
+        planner: BatchPlanner,
         engine: Engine,
         lock: Lock | None = None,
     ) -> None:
@@ -100,3 +133,102 @@ class EndlessLoader(ABC):
 
     def _open(self, sequence: Any, slots: int, most: int = 0) -> Stream:
         return self._engine.stream(sequence, self._specs, slots, self._lock, most=most)
+
+
+class _Planned(ABC):
+    """Plans several batches at once and hands them out one by one."""
+
+    def __init__(self, planner: BatchPlanner, batch_size: int) -> None:
+        self._planner = planner
+        self._most = max(1, _PLANNED_SAMPLES // batch_size)
+        self._ahead = 1  # the first batch is not to wait for the plan of others
+        self._planned: deque[tuple[Any, Sequence[Any]]] = deque()
+
+    @abstractmethod
+    def _numbers(self) -> Ints | None:
+        """Draw numbers of the next batch; None at the end."""
+
+    def __next__(self) -> tuple[Any, Sequence[Any]]:
+        if not self._planned:
+            numbers: list[Ints] = []
+            while len(numbers) < self._ahead and (batch := self._numbers()) is not None:
+                numbers.append(batch)
+            if not numbers:
+                raise StopIteration
+            self._ahead = min(4 * self._ahead, self._most)
+            self._planned.extend(self._planner.batches(numbers))
+        return self._planned.popleft()
+
+
+class TrainingSequence(_Planned):
+    """This rank's batches from a number of draws on, without end."""
+
+    def __init__(
+        self, planner: BatchPlanner, draws: int, batch_size: int, rank: int, world_size: int
+    ) -> None:
+        super().__init__(planner, batch_size)
+        self._draws, self._size, self._rank, self._world = draws, batch_size, rank, world_size
+        self._next = 0
+
+    def _numbers(self) -> Ints | None:
+        self._next += 1
+        return rank_numbers(self._draws, self._next - 1, self._size, self._rank, self._world)
+
+
+class ValidationSequence(_Planned):
+    """This rank's batches of one pass, the last one shorter; at most `limit` of them."""
+
+    def __init__(
+        self,
+        planner: BatchPlanner,
+        length: int,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        limit: int | None,
+    ) -> None:
+        super().__init__(planner, batch_size)
+        self._length, self._size, self._rank, self._world = length, batch_size, rank, world_size
+        self._limit = limit
+        self._next = 0
+
+    def _numbers(self) -> Ints | None:
+        if self._limit is not None and self._next >= self._limit:
+            return None
+        numbers = rank_numbers(0, self._next, self._size, self._rank, self._world)
+        self._next += 1
+        inside = numbers[numbers < self._length]
+        return inside if len(inside) else None
+
+
+def make_engine(
+    options: SharedOptions,
+    sizes: Sizes,
+    specs: Mapping[str, ArraySpec],
+    work: Work,
+    perform: Callable[[Any, Fill], None],
+    *,
+    held: int = 0,
+    process_bytes: int = PROCESS_BYTES,
+) -> Engine:
+    """An engine for a work, with a budget of which `held` bytes are taken already."""
+    budget = Budget(sizes.budget)
+    budget.charge(held, "what all workers share")
+    shared = SharedMemory() if sizes.processes else None
+    workers = Workers(
+        work,
+        perform,
+        specs,
+        budget,
+        shared,
+        processes=sizes.processes,
+        process_bytes=process_bytes,
+    )
+    return Engine(
+        sizes.threads,
+        workers,
+        budget,
+        shared=shared,
+        keep_free=options.keep_free_bytes,
+        notice=_log.warning,
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,29 +14,22 @@ from numpy.typing import NDArray
 from headrace.config import Mixture
 from headrace.decoding.frame import check_camera
 from headrace.decoding.resize import use_one_thread_per_call
-from headrace.engine.budget import Budget
-from headrace.engine.engine import Engine
-from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import NOT_SHARED, Lock, slot_bytes
+from headrace.engine.slots import Lock, slot_bytes
 from headrace.engine.statistics import Counters
 from headrace.engine.stream import Filled, Stream
 from headrace.errors import HeadraceError, SplitError, UsageError
 from headrace.loader.batch import Batch, EncodedBatch
-from headrace.loader.endless import EndlessLoader
-from headrace.loader.lane import Lane, Lanes
+from headrace.loader.endless import EndlessLoader, ValidationSequence, make_engine
 from headrace.loader.opened import OpenedSource, open_sources
 from headrace.loader.options import LoaderOptions, rank_and_world_size
-from headrace.loader.plan import Planner, Sample, Task, read_lines
-from headrace.loader.sequence import ValidationSequence
+from headrace.loader.plan import PendingBatch, Planner, Sample, SampleTask
 from headrace.loader.sizes import VALIDATION_SLOTS, Sizes
-from headrace.loader.skipping import Errors
 from headrace.loader.statistics import LoaderStatistics
+from headrace.loader.work import SampleTasks, SampleWork
 from headrace.reading.local import LocalFiles, shared_files
 from headrace.sampling.sampler import Sampler, ValidationOrder, resolve_weights
 
 __all__ = ["MixtureFeed"]
-
-_log = logging.getLogger("headrace")
 
 
 class MixtureFeed(EndlessLoader):
@@ -72,12 +64,16 @@ class MixtureFeed(EndlessLoader):
         )
         self.sampler = Sampler(weights, items, options.seed, self.names)
         self.sizes = sizes = Sizes.of(options, self.sources, encoded=encoded)
-        planner = Planner(self.sources, self._episodes, options, self.sampler, sizes.threads)
-        self._errors = Errors(options.may_skip)
+        self._sample_planner = planner = Planner(
+            self.sources, self._episodes, options, self.sampler, sizes.threads
+        )
+        self._tasks = SampleTasks(options.may_skip, encoded)
+        self._work = SampleWork(self.sources, options, files, sizes.threads)
         #: Told of every batch of training and how long it was waited for; must not raise.
         self.on_batch: Callable[[Batch, float], None] | None = None
         self._validation: tuple[Planner, int] | None = None
-        engine, self._lanes = _make_engine(options, sizes, self.sources, files, self._errors)
+        use_one_thread_per_call()
+        engine = make_engine(options, sizes, sizes.specs, self._work, self._tasks.perform)
         super().__init__(options, sizes, sizes.specs, planner, engine, lock)
 
     def __repr__(self) -> str:
@@ -129,30 +125,33 @@ class MixtureFeed(EndlessLoader):
     @property
     def keep_encoded(self) -> bool:
         """Whether batches that are begun from now on hold JPEGs as they are; see `encoded`."""
-        return self._lanes.keep
+        return self._tasks.keep_encoded
 
     @keep_encoded.setter
     def keep_encoded(self, keep: bool) -> None:
-        self._lanes.keep = keep and self.encoded
+        self._tasks.keep_encoded = keep and self.encoded
 
     def refill(self, batch: EncodedBatch, rows: Sequence[int]) -> None:
         """Fill rows of a batch again and decode all of it here, by the rules for damaged samples.
 
         For rows with a JPEG that its decoder refuses. Called while the batch is held.
         """
-        draft = batch.draft
-        lines = draft.planner.again(batch.draws[list(rows)], np.array(rows))
+        pending: PendingBatch = batch.pending
+        plan = pending.planner.again(batch.draws[list(rows)], np.array(rows))
         arrays = {name: getattr(batch, name) for name in self.sizes.specs}
-        lane = Lane(self._lanes, Counters(), decode_all=True)
+        filler, counters = self._work.open(self._engine.budget), Counters()
         try:
-            lane(Task(draft, lines), arrays, NOT_SHARED)
+            self._tasks.perform(
+                SampleTask(pending, plan),
+                lambda matrix, _: filler.fill(matrix, arrays, counters),
+            )
         finally:
-            lane.close()
+            filler.close()
 
     def next_samples(self, count: int) -> list[Sample]:
         """Where the frames of the next draws lie, without drawing them (for measuring)."""
         draws = self.sampler.draw(np.arange(self._draws, self._draws + count))
-        return read_lines(self._planner.lines(draws, np.arange(count)))
+        return self._sample_planner.plan(draws, np.arange(count)).samples()
 
     # -- validation ----------------------------------------------------------------------------
 
@@ -222,18 +221,18 @@ class MixtureFeed(EndlessLoader):
                 source.name: int((source.steps(episodes) <= source.k).sum())
                 for source, episodes in zip(self.sources, self._episodes, strict=True)
             },
-            skipped=self._errors.count,
-            first_skipped=tuple(self._errors.first),
+            skipped=self._tasks.skipped.count,
+            first_skipped=tuple(self._tasks.skipped.first),
         )
 
     def _batch(self, filled: Filled) -> Batch:
-        draft, arrays = filled.about, filled.arrays
-        if len(draft.draws) < self._batch_size:
-            arrays = {name: array[: len(draft.draws)] for name, array in arrays.items()}
-        about: dict[str, Any] = {"names": self.names, "draws": draft.draws, **arrays}
+        pending, arrays = filled.about, filled.arrays
+        if len(pending.draws) < self._batch_size:
+            arrays = {name: array[: len(pending.draws)] for name, array in arrays.items()}
+        about: dict[str, Any] = {"names": self.names, "draws": pending.draws, **arrays}
         if self.options.metadata == "full":
-            about |= {"language": draft.language, "robot": draft.robot}
-        return EncodedBatch(draft=draft, **about) if self.encoded else Batch(**about)
+            about |= {"language": pending.language, "robot": pending.robot}
+        return EncodedBatch(pending=pending, **about) if self.encoded else Batch(**about)
 
     def _fingerprint(self) -> dict[str, Any]:
         return {
@@ -264,29 +263,6 @@ class _Pass(Iterator[Batch]):
         except BaseException:
             self._finalizer()
             raise
-
-
-def _make_engine(
-    options: LoaderOptions,
-    sizes: Sizes,
-    sources: list[OpenedSource],
-    files: LocalFiles,
-    errors: Errors,
-) -> tuple[Engine, Lanes]:
-    """An engine whose threads know nothing of the loader, so that it can be collected."""
-    budget = Budget(sizes.budget)
-    shared = SharedMemory() if sizes.processes else None
-    use_one_thread_per_call()
-    lanes = Lanes(sources, files, budget, errors, options, sizes, shared)
-    engine = Engine(
-        sizes.threads,
-        lanes,
-        budget,
-        shared=shared,
-        keep_free=options.keep_free_bytes,
-        notice=_log.warning,
-    )
-    return engine, lanes
 
 
 def _checked(sources: list[OpenedSource]) -> list[OpenedSource]:

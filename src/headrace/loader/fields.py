@@ -18,10 +18,9 @@ from headrace.catalog.catalog import Catalog
 from headrace.formats.example import blob_ends, blob_place
 from headrace.formats.extract import FIXED, decode_varints, parts_of
 from headrace.formats.features import Field
+from headrace.sampling.bijection import Ints
 
 __all__ = ["NumberField", "RobotNames", "TextField"]
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,31 @@
 """From draw numbers to tasks: which bytes of which files make up a batch.
 
-Planning is vectorised over many batches at once; what it leaves for the threads is a line of plain
-numbers a sample, in a table whose lines can be cut, sent to another process and read there.
+Planning is vectorised over many batches at once; what it leaves for the workers is a `SamplePlan`,
+a row of plain numbers a sample, whose rows can be cut, sent to another process and read there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.loader.opened import OpenedSource
 from headrace.loader.options import LoaderOptions
+from headrace.sampling.bijection import Ints
 from headrace.sampling.sampler import Draws
 
-__all__ = ["Draft", "Planner", "Sample", "Task", "column", "read_lines"]
+__all__ = [
+    "Column",
+    "PendingBatch",
+    "Plan",
+    "Planner",
+    "Sample",
+    "SamplePlan",
+    "SampleTask",
+]
 
 #: A task costs 100 us beside its samples, and what follows a decode finds cold caches: large tasks
 #: are cheaper. Each also takes Python's lock from the training step twice: with tasks of half this
@@ -27,11 +35,41 @@ _TASK_BYTES = 2 << 20
 _TASK_SAMPLES = 32
 _FEWEST_SAMPLES = 8
 
-Ints = NDArray[np.int64]
+
+class Column:
+    """A named column of a plan, as a view that can be read and written."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __get__(self, plan: Plan, owner: type[Plan]) -> Ints:
+        column: Ints = plan.matrix[:, self.number]
+        return column
+
+
+class Plan:
+    """Rows that are to be filled: a matrix of integers with named columns, cheap to cut."""
+
+    __slots__ = ("matrix",)
+
+    row = Column(0)  #: place in the batch
+    draw = Column(1)  #: number of the draw
+
+    def __init__(self, matrix: Ints) -> None:
+        self.matrix = matrix
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+    def __getitem__(self, rows: slice) -> Self:
+        return type(self)(self.matrix[rows])
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self)} rows>"
 
 
 class Sample(NamedTuple):
-    """One sample for the threads: a line of a table, with the last two fields as lists."""
+    """One row of a `SamplePlan`, as plain numbers."""
 
     row: int  #: its place in the batch
     draw: int
@@ -50,29 +88,61 @@ class Sample(NamedTuple):
 
 
 _NUMBERS = len(Sample._fields) - 2
-_COLUMN = {name: number for number, name in enumerate(Sample._fields)}
 
 
-def column(lines: Ints, name: str) -> Ints:
-    """One field of all lines."""
-    return lines[:, _COLUMN[name]]
+class SamplePlan(Plan):
+    """Which bytes of which files make up samples; the columns are the fields of `Sample`.
 
+    Behind the numbers stand the offsets of all frames of a sample, and then their lengths.
+    """
 
-def read_lines(lines: Ints) -> list[Sample]:
-    """The samples of some lines."""
-    middle = (_NUMBERS + lines.shape[1]) // 2
-    return [
-        Sample._make((*line[:_NUMBERS], line[_NUMBERS:middle], line[middle:]))
-        for line in lines.tolist()
-    ]
+    __slots__ = ()
+
+    source = Column(2)
+    shard = Column(3)
+    record = Column(4)
+    episode = Column(5)
+    steps = Column(6)
+    start = Column(7)
+    action = Column(8)
+    state = Column(9)
+    text = Column(10)
+    text_size = Column(11)
+
+    @staticmethod
+    def empty(samples: int, frames: int) -> SamplePlan:
+        """A plan with every number still -1."""
+        return SamplePlan(np.full((samples, _NUMBERS + 2 * frames), -1, np.int64))
+
+    @property
+    def offsets(self) -> Ints:
+        """Where the frames lie in their files: [samples, frames]."""
+        return self.matrix[:, _NUMBERS : (_NUMBERS + self.matrix.shape[1]) // 2]
+
+    @property
+    def lengths(self) -> Ints:
+        """Bytes of the frames: [samples, frames]."""
+        return self.matrix[:, (_NUMBERS + self.matrix.shape[1]) // 2 :]
+
+    def samples(self) -> list[Sample]:
+        """The rows one by one."""
+        middle = (_NUMBERS + self.matrix.shape[1]) // 2
+        return [
+            Sample._make((*line[:_NUMBERS], line[_NUMBERS:middle], line[middle:]))
+            for line in self.matrix.tolist()
+        ]
+
+    def replaced(self, first: int, other: SamplePlan) -> SamplePlan:
+        """The rows from `first` on, with `other` in the place of the first of them."""
+        return SamplePlan(np.concatenate([other.matrix, self.matrix[first + 1 :]]))
 
 
 @dataclass(eq=False)
-class Draft:
+class PendingBatch:
     """A batch while it is filled: what does not fit into arrays."""
 
     draws: Ints
-    planner: Planner  #: who planned it, and can find other samples
+    planner: Planner  #: which planned it, and can find other samples
     language: list[str] = field(init=False)
     robot: list[str] = field(init=False)
 
@@ -81,11 +151,11 @@ class Draft:
         self.robot = [""] * len(self.draws)
 
 
-class Task(NamedTuple):
-    """Samples for one thread."""
+class SampleTask(NamedTuple):
+    """Samples for one worker."""
 
-    draft: Draft
-    lines: Ints
+    batch: PendingBatch
+    plan: SamplePlan
 
 
 class Order(Protocol):
@@ -119,67 +189,64 @@ class Planner:
         self._frames = len(sources[0].offsets)
         self._first_rows = [np.array(source.catalog.first_rows) for source in sources]
 
-    def batches(self, numbers: Sequence[Ints]) -> list[tuple[Draft, list[Task]]]:
-        """Drafts and tasks of several batches, given their draw numbers."""
+    def batches(self, numbers: Sequence[Ints]) -> list[tuple[PendingBatch, list[SampleTask]]]:
+        """Several batches and their tasks, given their draw numbers."""
         draws = self._order.draw(np.concatenate(numbers))
         rows = np.concatenate([np.arange(len(batch)) for batch in numbers])
-        lines = self.lines(draws, rows)
+        plan = self.plan(draws, rows)
         planned, first = [], 0
         for batch in numbers:
-            draft = Draft(batch, self)
-            mine = lines[first : first + len(batch)]
-            planned.append((draft, [Task(draft, group) for group in self._grouped(mine)]))
+            pending = PendingBatch(batch, self)
+            mine = plan[first : first + len(batch)]
+            planned.append((pending, [SampleTask(pending, group) for group in self._grouped(mine)]))
             first += len(batch)
         return planned
 
-    def again(self, numbers: Ints, rows: Ints) -> Ints:
-        """The lines of draws that were planned before, given their rows."""
-        return self.lines(self._order.draw(numbers), rows)
+    def again(self, numbers: Ints, rows: Ints) -> SamplePlan:
+        """The plan of draws that were planned before, given their rows."""
+        return self.plan(self._order.draw(numbers), rows)
 
-    def replacement(self, sample: Sample, attempt: int) -> Ints:
-        """A line with another sample of the same source for the same place, by rule."""
-        return self.lines(self._order.replacement(sample.draw, attempt), np.array([sample.row]))
+    def replacement(self, sample: Sample, attempt: int) -> SamplePlan:
+        """A plan of another sample of the same source for the same place, by rule."""
+        return self.plan(self._order.replacement(sample.draw, attempt), np.array([sample.row]))
 
-    def lines(self, draws: Draws, rows: Ints) -> Ints:
-        """One line a draw, in order, given its row in its batch."""
-        lines = np.full((len(draws), _NUMBERS + 2 * self._frames), -1, np.int64)
-        offsets, lengths = lines[:, _NUMBERS : -self._frames], lines[:, -self._frames :]
-        column(lines, "row")[:] = rows
-        column(lines, "draw")[:] = draws.number
-        column(lines, "source")[:] = draws.source
-        column(lines, "start")[:] = draws.start
+    def plan(self, draws: Draws, rows: Ints) -> SamplePlan:
+        """The plan of draws, in order, given their rows in their batches."""
+        plan = SamplePlan.empty(len(draws), self._frames)
+        plan.row[:] = rows
+        plan.draw[:] = draws.number
+        plan.source[:] = draws.source
+        plan.start[:] = draws.start
         for number in np.unique(draws.source).tolist():
             source = self._sources[number]
             here = np.flatnonzero(draws.source == number)
             episode = self._episodes[number][draws.episode[here]]
             start = draws.start[here]
             steps = start[:, None] + np.array(source.offsets)
-            shard, offsets[here], lengths[here] = source.catalog.places(
-                episode, steps, source.camera.key
-            )
-            column(lines, "shard")[here] = shard
-            column(lines, "record")[here] = episode - self._first_rows[number][shard]
-            column(lines, "episode")[here] = episode
-            column(lines, "steps")[here] = source.steps(episode)
+            shard, offsets, lengths = source.catalog.places(episode, steps, source.camera.key)
+            plan.offsets[here], plan.lengths[here] = offsets, lengths
+            plan.shard[here] = shard
+            plan.record[here] = episode - self._first_rows[number][shard]
+            plan.episode[here] = episode
+            plan.steps[here] = source.steps(episode)
             if self._full:
                 if source.action:
-                    column(lines, "action")[here] = source.action.offsets(episode, start)
+                    plan.action[here] = source.action.offsets(episode, start)
                 if source.state:
-                    column(lines, "state")[here] = source.state.offsets(episode, start)
+                    plan.state[here] = source.state.offsets(episode, start)
                 if source.language:
-                    text, size = source.language.spans(episode)
-                    column(lines, "text")[here], column(lines, "text_size")[here] = text, size
-        return lines
+                    plan.text[here], plan.text_size[here] = source.language.spans(episode)
+        return plan
 
-    def _grouped(self, lines: Ints) -> list[Ints]:
-        """Neighbouring lines of about equal work together."""
-        work = lines[:, -self._frames :].sum(axis=1).tolist()
+    def _grouped(self, plan: SamplePlan) -> list[SamplePlan]:
+        """Neighbouring samples of about equal work together."""
+        work = plan.lengths.sum(axis=1).tolist()
         groups, first, size = [], 0, 0
         for number, more in enumerate(work, 1):
             size += more
             if size >= _TASK_BYTES or number - first == self._task:
-                groups.append(lines[first:number])
+                groups.append(plan[first:number])
                 first, size = number, 0
-        if first < len(lines):
-            groups.append(lines[first:])
+        if first < len(plan):
+            groups.append(plan[first:])
         return groups

@@ -21,15 +21,13 @@ from headrace.engine.statistics import Counters
 from headrace.errors import HeadraceError
 from headrace.loader.opened import open_sources
 from headrace.loader.options import LoaderOptions
-from headrace.loader.plan import Planner
+from headrace.loader.plan import Planner, SamplePlan
 from headrace.loader.sizes import batch_specs, requested_workers
-from headrace.loader.work import SampleReader
+from headrace.loader.work import SampleFiller, SampleWork
 from headrace.reading.local import shared_files
 from headrace.sampling.sampler import Draws, Sampler, resolve_weights
 
 __all__ = ["MixtureSamples"]
-
-Ints = NDArray[np.int64]
 
 
 class _NoBudget:
@@ -40,12 +38,6 @@ class _NoBudget:
 
     def release(self, size: int, /) -> None:
         """Nothing was counted."""
-
-
-class _Texts:
-    def __init__(self, count: int) -> None:
-        self.language = [""] * count
-        self.robot = [""] * count
 
 
 class MixtureSamples:
@@ -100,9 +92,9 @@ class MixtureSamples:
         source = columns[:, 0].astype(np.int32)
         return Draws(np.arange(len(columns)), source, zeros, zeros, columns[:, 1], columns[:, 2])
 
-    def lines(self, draws: Draws) -> Ints:
+    def plan(self, draws: Draws) -> SamplePlan:
         """Where their bytes lie, as the loader's plan has it."""
-        return self._planner.lines(draws, np.arange(len(draws)))
+        return self._planner.plan(draws, np.arange(len(draws)))
 
     def read(self, draws: Draws, frames: NDArray[np.uint8] | None = None) -> dict[str, Any]:
         """Read and decode samples: the fields of a `Batch`, except `names` and `draws`.
@@ -116,26 +108,20 @@ class MixtureSamples:
         }
         if frames is not None:
             arrays["frames"] = frames
-        texts = _Texts(len(draws))
-        _, error = self._reader().fill(self.lines(draws), arrays, texts)
+        _, error, texts = self._filler().fill(self.plan(draws).matrix, arrays, Counters())
         if error is not None:
             raise error
-        if self.options.metadata == "full":
-            return {**arrays, "language": texts.language, "robot": texts.robot}
+        if texts is not None:
+            for name, found in zip(("language", "robot"), texts, strict=True):
+                arrays[name] = [found.get(row, "") for row in range(len(draws))]
         return arrays
 
-    def _reader(self) -> SampleReader:
-        """This thread's reader, in this process."""
-        reader: SampleReader | None = getattr(self._own, "reader", None)
-        if reader is None:
-            use_one_thread_per_call()  # whoever calls has as many threads or processes as CPUs
-            files = shared_files()
-            reader = self._own.reader = SampleReader(
-                self.sources,
-                files,
-                _NoBudget(),
-                Counters(),
-                options=self.options,
-                open_files=files.max_open // (2 * requested_workers(self.options.workers)[0]),
-            )
-        return reader
+    def _filler(self) -> SampleFiller:
+        """This thread's filler, in this process."""
+        filler: SampleFiller | None = getattr(self._own, "filler", None)
+        if filler is None:
+            use_one_thread_per_call()  # callers have as many threads or processes as CPUs
+            threads, _ = requested_workers(self.options.workers)
+            work = SampleWork(self.sources, self.options, shared_files(), threads)
+            filler = self._own.filler = work.open(_NoBudget())
+        return filler

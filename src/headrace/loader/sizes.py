@@ -9,6 +9,7 @@ from headrace.decoding.frame import FrameDecoder
 from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.engine.shared import sharing_is_possible
 from headrace.engine.slots import ArraySpec, slot_bytes
+from headrace.engine.workers import PROCESS_BYTES
 from headrace.errors import BudgetError
 from headrace.loader.opened import OpenedSource
 from headrace.loader.options import LoaderOptions
@@ -25,9 +26,6 @@ DEEPEST = 16
 #: takes the interpreter lock a few times, and with 16 threads handing it on takes longer than
 #: decoding (benchmarks/results).
 MOST_THREADS = 8
-#: What a worker process holds beside its reading and decoding: the interpreter and the libraries.
-#: Measured at work: 37 MB anonymous on Python 3.11 with OpenCV 4, 66 MB on 3.12 with OpenCV 5.
-PROCESS_BYTES = 64 << 20
 VALIDATION_SLOTS = 2
 _LEAST_SLOTS = 3  # a batch of training with the consumer, and two of validation
 SPARE_SLOTS = 2  # allowed for, but only made when a consumer keeps batches

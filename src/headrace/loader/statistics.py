@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.engine.statistics import EngineStatistics
-from headrace.loader.skipping import Skipped
+from headrace.loader.work import Skipped
 
 __all__ = ["LoaderStatistics"]
 

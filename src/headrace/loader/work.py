@@ -1,48 +1,134 @@
-"""Filling the rows of samples: read, decode into the slot, and what goes with the frames."""
+"""The work of a mixture's loader: read, decode into the slot, and what goes with the frames."""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, Protocol, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.decoding.frame import FrameDecoder, PixelType
 from headrace.decoding.jpeg import is_plain_jpeg
+from headrace.decoding.resize import use_one_thread_per_call
 from headrace.engine.slots import Arrays
 from headrace.engine.statistics import Counters
-from headrace.errors import DataError, HeadraceError
+from headrace.engine.workers import Charges, Done, Fill
+from headrace.errors import DataError, HeadraceError, WorkerError
 from headrace.loader.opened import OpenedSource
 from headrace.loader.options import LoaderOptions
-from headrace.loader.plan import Sample, column, read_lines
+from headrace.loader.plan import Sample, SamplePlan, SampleTask
 from headrace.loader.sizes import camera_size
-from headrace.reading.local import FileLeases, LocalFiles
+from headrace.reading.local import FileLeases, LocalFiles, shared_files
+from headrace.sampling.bijection import Ints
 
-__all__ = ["Charges", "SampleReader", "Texts"]
+__all__ = ["SampleFiller", "SampleTasks", "SampleWork", "Skipped", "SkippedSamples"]
 
+
+_KEPT_ERRORS = 100
 _WHAT = "reading and decoding on one thread"
 
 
-class Charges(Protocol):
-    """A memory budget, here or in the parent process."""
+@dataclass
+class SampleWork:
+    """Reads and decodes samples, for the engine's workers; each has a `SampleFiller`."""
 
-    def charge(self, size: int, what: str, /) -> None:
-        """Hold `size` more bytes, or raise."""
+    sources: Sequence[OpenedSource]
+    options: LoaderOptions
+    files: LocalFiles
+    threads: int  #: that share the files
 
-    def release(self, size: int, /) -> None:
-        """Hold `size` bytes less."""
+    def __getstate__(self) -> tuple[Sequence[OpenedSource], LoaderOptions]:
+        return self.sources, self.options
+
+    def __setstate__(self, state: tuple[Sequence[OpenedSource], LoaderOptions]) -> None:
+        self.sources, self.options = state
+        self.files, self.threads = shared_files(), 1
+
+    def enter_process(self) -> None:
+        """OpenCV starts no threads of its own."""
+        use_one_thread_per_call()
+
+    def open(self, budget: Charges) -> SampleFiller:
+        """What one thread reads and decodes with."""
+        open_files = self.files.max_open // (2 * self.threads)
+        return SampleFiller(self.sources, self.files, budget, self.options, open_files)
+
+    def died_over(self, plan: Ints, cause: str) -> WorkerError:
+        """Names the first sample of those that a crashed process was reading."""
+        first = SamplePlan(plan[:1]).samples()[0]
+        source = self.sources[first.source]
+        return WorkerError(
+            f"a worker process died ({cause}) while it read {len(plan)} samples, the first of "
+            "them here",
+            dataset=source.name,
+            file=source.catalog.shard_file(first.shard)[0],
+            episode=source.catalog.info(first.episode).id,
+            frame=first.start,
+            remedy="A damaged frame may have crashed a decoder: `headrace verify` looks at "
+            "them one by one",
+        )
 
 
-class Texts(Protocol):
-    """Where the texts of rows go."""
+class SampleTasks:
+    """Performs tasks by the rule for damaged samples."""
 
-    language: Any
-    robot: Any
+    def __init__(self, may_skip: int, keep_encoded: bool) -> None:
+        self.skipped = SkippedSamples(may_skip)
+        self.keep_encoded = keep_encoded  #: whether JPEGs stay as they are from now on
+
+    def perform(self, task: SampleTask, fill: Fill) -> None:
+        """Fill the rows of a task's samples, replacing those that cannot be read."""
+        plan, batch = task.plan, task.batch
+        attempts: Counter[int] = Counter()
+        while True:
+            done, error, texts = fill(plan.matrix, self.keep_encoded)
+            if texts is not None:
+                language, robot = texts
+                for row, text in language.items():
+                    batch.language[row] = text
+                for row, text in robot.items():
+                    batch.robot[row] = text
+            if error is None:
+                return
+            (failed,) = plan[done : done + 1].samples()
+            self.skipped.add(failed.draw, error)  # raises unless it may be skipped
+            attempts[failed.row] += 1
+            plan = plan.replaced(done, batch.planner.replacement(failed, attempts[failed.row]))
 
 
-class SampleReader:
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A sample that could not be read and was replaced."""
+
+    draw: int
+    error: str
+
+
+class SkippedSamples:
+    """What was skipped so far, and how much may be."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit  #: samples that may be skipped before the run stops; 0: none
+        self.count = 0
+        self.first: list[Skipped] = []
+        self._lock = threading.Lock()
+
+    def add(self, draw: int, error: Exception) -> None:
+        """Count one more, or raise its error."""
+        with self._lock:
+            self.count += 1
+            if len(self.first) < _KEPT_ERRORS:
+                self.first.append(Skipped(draw, str(error)))
+            if self.count > self.limit:
+                raise error
+
+
+class SampleFiller:
     """Fills samples on one thread, with memory of its own."""
 
     def __init__(
@@ -50,8 +136,6 @@ class SampleReader:
         sources: Sequence[OpenedSource],
         files: LocalFiles,
         budget: Charges,
-        counters: Counters,
-        *,
         options: LoaderOptions,
         open_files: int,
     ) -> None:
@@ -60,7 +144,7 @@ class SampleReader:
         self._files = files
         self._leases = FileLeases(files, open_files)
         self._budget = budget
-        self.counters = counters
+        self._counters = Counters()
         self._level = {"none": 0, "dataset": 1, "full": 2}[options.metadata]
         self._chunk = options.action_chunk or 0
         self._decoder = FrameDecoder(filter=options.resize)
@@ -71,31 +155,36 @@ class SampleReader:
         self._scratch = max(limits)
         budget.charge(self._scratch, _WHAT)
 
-    def fill(
-        self, lines: NDArray[np.int64], arrays: Arrays, texts: Texts, *, keep: bool = False
-    ) -> tuple[int, DataError | None]:
-        """Fill the samples' rows up to the first that cannot be had; how many, and what it was.
+    def fill(self, plan: Ints, arrays: Arrays, counters: Counters, how: bool = False) -> Done:
+        """Fill the samples' rows up to the first that cannot be read; extras are the texts.
 
-        With `keep`, frames that a device can decode stay JPEGs in the place of their pixels.
+        With `how` true, frames that a device can decode stay JPEGs in the place of their pixels.
 
         First all frames, then all fields: between two decodes their code and data would have left
         the CPU's caches each time, and a sample's fields take 46 us instead of 12.
         """
-        samples = read_lines(lines)
+        self._counters = counters
+        planned = SamplePlan(plan)
+        samples = planned.samples()
         frames, encoded = arrays["frames"], arrays.get("encoded")
         if encoded is not None:
-            encoded[column(lines, "row")] = 0
-        kept = encoded if keep else None
+            encoded[planned.row] = 0
+        kept = encoded if how else None
         done, error = self._each(samples, lambda s: self._frames(s, frames[s.row], kept))
-        if self._level:
-            started = perf_counter()
-            self._numbers(lines[:done], arrays)
-            if self._level == 2:
-                fields = self._each(samples[:done], lambda s: self._fields(s, arrays, texts))
-                if fields[1] is not None:
-                    done, error = fields
-            self.counters.add("fields", perf_counter() - started)
-        return done, error
+        if not self._level:
+            return Done(done, error)
+        started = perf_counter()
+        self._numbers(planned[:done], arrays)
+        texts: tuple[dict[int, str], dict[int, str]] | None = None
+        if self._level == 2:
+            language: dict[int, str] = {}
+            robot: dict[int, str] = {}
+            texts = language, robot
+            fields = self._each(samples[:done], lambda s: self._fields(s, arrays, language, robot))
+            if fields[1] is not None:
+                done, error = fields
+        counters.add("fields", perf_counter() - started)
+        return Done(done, error, texts)
 
     def _each(
         self, samples: Sequence[Sample], do: Callable[[Sample], None]
@@ -149,25 +238,30 @@ class SampleReader:
             ended = perf_counter()
             read_s += middle - started
             decode_s += ended - middle
-        self.counters.add("read", read_s)
-        self.counters.add("decode", decode_s)
-        self.counters.images += len(sample.lengths)
-        self.counters.bytes += sum(sample.lengths)
+        self._counters.add("read", read_s)
+        self._counters.add("decode", decode_s)
+        self._counters.images += len(sample.lengths)
+        self._counters.bytes += sum(sample.lengths)
         if self._decoder.scratch_bytes > self._scratch:  # a larger image than was declared
             self._budget.charge(self._decoder.scratch_bytes - self._scratch, _WHAT)
             self._scratch = self._decoder.scratch_bytes
 
-    def _numbers(self, lines: NDArray[np.int64], arrays: Arrays) -> None:
+    def _numbers(self, plan: SamplePlan, arrays: Arrays) -> None:
         """Which samples they are, of all at once."""
-        rows, source = column(lines, "row"), column(lines, "source")
+        rows, source = plan.row, plan.source
         arrays["dataset"][rows] = source
         if self._level == 2:
-            shard, record = column(lines, "shard"), column(lines, "record")
-            arrays["episode_id"][rows] = shard << 32 | record
-            arrays["frame_idx"][rows] = column(lines, "start")
+            arrays["episode_id"][rows] = plan.shard << 32 | plan.record
+            arrays["frame_idx"][rows] = plan.start
             arrays["offset"][rows] = self._k[source]
 
-    def _fields(self, sample: Sample, arrays: Arrays, texts: Texts) -> None:
+    def _fields(
+        self,
+        sample: Sample,
+        arrays: Arrays,
+        language: dict[int, str],
+        robot: dict[int, str],
+    ) -> None:
         """Action, state and texts of a sample."""
         source = self._sources[sample.source]
         row, t = sample.row, sample.start
@@ -194,13 +288,13 @@ class SampleReader:
             dim = source.state.dim
             state[:dim] = source.state.read(fd, sample.state, 1, sample.episode, t)[0]
             state[dim:] = 0
-        texts.language[row] = (
+        language[row] = (
             source.language.read(fd, sample.text, sample.text_size, sample.episode, sample.steps, t)
             if source.language
             else ""
         )
         if source.robot:
-            texts.robot[row] = source.robot[sample.episode]
+            robot[row] = source.robot[sample.episode]
 
     def _grow(self, length: int) -> None:
         """A larger buffer for encoded frames; it only ever grows."""

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.measure import theme
     from headrace.measure.bench import draw_report
     from headrace.measure.machine import machine_facts
     from headrace.measure.runs import Outcome, RunReader, new_run, summarise, write_json
@@ -20,6 +21,7 @@ __all__ = [
     "machine_facts",
     "new_run",
     "summarise",
+    "theme",
     "verdict_text",
     "write_json",
 ]
@@ -28,6 +30,7 @@ _HOMES = {
     "bench": ("draw_report",),
     "machine": ("machine_facts",),
     "runs": ("Outcome", "RunReader", "new_run", "summarise", "write_json"),
+    "theme": ("theme",),
     "verdict": ("Verdict", "verdict_text"),
 }
 
@@ -36,4 +39,5 @@ def __getattr__(name: str) -> Any:
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    module = import_module(f"{__name__}.{home}")
+    return module if home == name else getattr(module, name)

@@ -381,7 +381,8 @@ def _machine_lines(e: Evidence) -> list[str]:
     if e.cores is not None:
         busy = "" if e.cores_busy is None else f"{amount(e.cores_busy)} of "
         loop = "" if e.loop_cores is None else f" (the loop itself {amount(e.loop_cores)})"
-        work = "" if e.workers is None else f"; the loader has {e.workers} workers"
+        many = "worker" if e.workers == 1 else "workers"
+        work = "" if e.workers is None else f"; the loader has {e.workers} {many}"
         work += ", threads of this process" if e.processes == 0 and work else ""
         idle = "" if e.idle is None else f", without work {share(e.idle)} of the time"
         lines.append(f"cores: {busy}{e.cores}{' busy' if busy else ''}{loop}{work}{idle}")

@@ -1,31 +1,46 @@
-"""The decode limit: the same draws, read and decoded in tight loops, with nothing else.
+"""What machine and data allow, measured on the draws of a loader.
 
-It is the yardstick of a loader: no loader that decodes these frames on these cores can be faster.
-Processes, not threads, so that no interpreter lock is in it. The storage limit is the same without
-decoding, each draw once, so that what is not in the page cache comes from the disk.
+The decode limit: the same draws, read and decoded in tight loops with nothing else. No loader that
+decodes these frames on these cores can be faster. Processes, not threads, so that no interpreter
+lock is in it. The storage limit is the same without decoding, each draw once, so that what is not
+in the page cache comes from the disk. `source_costs` says what a sample of each source takes.
 """
 
 from __future__ import annotations
 
 import os
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic, perf_counter
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.decoding.frame import FrameDecoder
+from headrace.decoding.header import read_header
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.engine.machine import allowed_cpus
+from headrace.errors import DataError
 from headrace.jobs import ProcessPool
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.loader import feed_of
+from headrace.loader.opened import OpenedSource
+from headrace.loader.plan import Sample
+from headrace.measure.evidence import SourceCost
 
-__all__ = ["DecodeLimit", "StorageLimit", "decode_limit", "storage_limit"]
+__all__ = ["DecodeLimit", "StorageLimit", "decode_limit", "source_costs", "storage_limit"]
 
 #: From handing out the work to the moment that counts: all processes must run by then, because one
 #: alone has the other cores' caches and clock for itself.
 _START_SECONDS = 1.5
+
+#: Draws that costs are measured on: enough for a source of a tenth of a percent to have some.
+_DRAWS = 8192
+_MOST_SAMPLES = 48  # of a source; their mean is good to a few percent
+_FEWEST_SAMPLES = 3
+_SOURCE_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +116,7 @@ def decode_limit(
             results = [result for _, result in pool.run(jobs, lambda *_: None)]
             if max(result["ready"] for result in results) <= start or delay > 60:
                 break
-            delay *= 2  # somebody was late, and the others had the machine for themselves
+            delay *= 2  # one was late, and the others had the machine for themselves
     done = sum(result["samples"] for result in results)
     return DecodeLimit(samples_per_s=done / seconds, processes=count, samples=done)
 
@@ -154,3 +169,83 @@ def _read_once(job: dict[str, Any]) -> dict[str, Any]:
     for fd in files.values():
         os.close(fd)
     return {"samples": samples, "bytes": size, "seconds": ended - begun}
+
+
+# -- what a sample of each source costs ------------------------------------------------------------
+
+
+def source_costs(
+    loader: Any,
+    *,
+    seconds: float = 3.0,
+    watch: Callable[[str], None] = lambda _: None,
+) -> tuple[SourceCost, ...]:
+    """Read and decode some of the next draws of every source in this thread.
+
+    Each source takes a tenth of a second at most, all of them about `seconds`. Nothing is drawn
+    from the loader. Sources that do not occur in its next draws are left out.
+    """
+    feed = feed_of(loader)
+    shares = feed.statistics().asked
+    draws: dict[int, list[Sample]] = defaultdict(list)
+    # From the end: what comes next has been read ahead by the loader, and lies in the page cache.
+    for sample in reversed(feed.next_samples(_DRAWS)):
+        if len(draws[sample.source]) < _MOST_SAMPLES:
+            draws[sample.source].append(sample)
+    decoder = FrameDecoder(filter=feed.options.resize)
+    out = np.empty((*feed.options.size, 3), np.uint8)
+    each = min(_SOURCE_SECONDS, seconds / len(feed.sources))
+    found = []
+    for number, source in enumerate(feed.sources):
+        watch(source.name)
+        cost = _cost(source, shares[source.name], draws[number], decoder, out, each)
+        if cost is not None:
+            found.append(cost)
+    return tuple(found)
+
+
+def _cost(
+    source: OpenedSource,
+    share: float,
+    samples: Sequence[Sample],
+    decoder: FrameDecoder,
+    out: NDArray[np.uint8],
+    seconds: float,
+) -> SourceCost | None:
+    count = size = height = width = 0
+    read_s = decode_s = 0.0
+    encodings: set[str] = set()
+    channels = source.camera.shape[-1] if source.camera.shape else None
+    begun = perf_counter()
+    for sample in samples:
+        if count >= _FEWEST_SAMPLES and perf_counter() - begun > seconds:
+            break
+        try:
+            for step in source.offsets:
+                started = perf_counter()
+                data = source.catalog.encoded(
+                    sample.episode, sample.start + step, source.camera.key
+                )
+                middle = perf_counter()
+                decoder.decode(data, out, channels=channels)
+                decode_s += perf_counter() - middle
+                read_s += middle - started
+                size += len(data)
+                header = read_header(data)
+                encodings.add(header.encoding)
+                height, width = max(height, header.height), max(width, header.width)
+        except DataError:  # the loader reports what is damaged; here it costs nothing
+            continue
+        count += 1
+    if not count:
+        return None
+    return SourceCost(
+        name=source.name,
+        share=share,
+        encoding=" and ".join(sorted(encodings)),
+        height=height,
+        width=width,
+        bytes=size / count,
+        read_s=read_s / count,
+        decode_s=decode_s / count,
+    )

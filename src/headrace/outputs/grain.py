@@ -39,8 +39,7 @@ from headrace.loader.options import (
     rank_and_world_size,
 )
 from headrace.loader.rows.loader import check_hosts
-from headrace.loader.rows.order import fingerprint_of, order_of
-from headrace.loader.rows.plan import RowPlanner
+from headrace.loader.rows.plan import RowPlanner, fingerprint_of, order_of
 from headrace.loader.rows.rowset import RowSet
 from headrace.loader.rows.work import Outputs, RowWork, Transform
 from headrace.loader.samples import MixtureSamples
@@ -149,13 +148,13 @@ class _ReadWindows:
         self._work, self._planner = work, planner
 
     def __call__(self, numbers: Sequence[int]) -> dict[str, Any]:
-        lines = self._planner.lines(np.array(numbers, np.int64))
-        lines[:, 0] = np.arange(len(lines))
+        plan = self._planner.plan(np.array(numbers, np.int64))
+        plan.row[:] = np.arange(len(plan))
         arrays = {
             name: np.empty(spec.shape, spec.dtype)
-            for name, spec in self._work.specs(len(lines)).items()
+            for name, spec in self._work.specs(len(plan)).items()
         }
-        self._work.fill(lines, arrays, Counters())
+        self._work.fill(plan.matrix, arrays, Counters())
         return arrays
 
 

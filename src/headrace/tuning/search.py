@@ -3,9 +3,9 @@
 Configurations run in rounds, each with a run of the defaults: a configuration's score is its speed
 over theirs in the same round, because a machine's speed drifts. First comes every value of every
 option by itself, those of likely effect first, and between them what looked faster, combined; then
-Optuna's TPE proposes combinations. At the end the best two and the defaults run again, in turns,
-and only that comparison counts: the best of many was also the luckiest. One that is slower than the
-defaults in any of these rounds is out.
+Optuna's TPE proposes combinations. At the end the best and the defaults run again, in turns, and
+only that comparison counts: the best of many was also the luckiest. If it is slower than the
+defaults in one of these rounds, it is out; the search continues, or the next best is tried.
 
 It runs nothing itself: `evaluate` does, and may remember. Rounds have names, and the same answers
 lead to the same questions, so a search that was cut off resumes by what is remembered.
@@ -19,7 +19,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import count
 from time import monotonic
 from typing import Any, Literal, TypeAlias
@@ -44,10 +43,8 @@ _TOGETHER = 3
 #: A score from which a value is tried in combination. Runs of a few seconds differ by as much on a
 #: quiet machine; the final rounds sort that out.
 _HINT = 1.02
-#: Among options that do nothing, on a machine whose speed varies by 6%, one search of 20 reports a
-#: gain (simulated); with three rounds it was one of 9.
+#: Simulated with 18 values that do nothing: where speeds vary by 6%, 3% of searches report a gain.
 FINAL_ROUNDS = 5
-_FINALISTS = 2
 #: Runs of the shortest search that can report a gain.
 LEAST_RUNS = 1 + _TOGETHER + 2 * FINAL_ROUNDS
 #: Scores of single runs that are no further apart count as equal: the simpler one is a finalist.
@@ -175,50 +172,41 @@ class Found:
     ended: Ended
     tried: tuple[Tried, ...]
     start: Attempt | None  #: the first run of the defaults
-    finalists: tuple[Changes, ...]  #: what looked fastest
-    final: tuple[Row, ...]  #: the defaults and the finalists, run again in turns
+    finalist: Changes  #: what looked fastest; empty: nothing looked faster than the defaults
+    final: tuple[Row, ...]  #: the defaults and the finalist, run again in turns
     runs: int  #: in all; some may be remembered from an earlier search
     keep: float  #: the least ratio that counts as a gain
+    rounds: int  #: in which the finalist must be faster
 
     @property
-    def contrasts(self) -> list[Contrast]:
-        """The finalists against the defaults, as they were run again."""
-        return [contrast(row, self.final[0]) for row in self.final[1:]]
+    def contrast(self) -> Contrast:
+        """The finalist against the defaults, as they were run again."""
+        return contrast(self.final[1], self.final[0]) if self.final else Contrast()
 
-    @cached_property
-    def proved(self) -> int | None:
-        """Which finalist was faster than the defaults when both were run again, if one was."""
-        gains = {}
-        for number, (row, found) in enumerate(zip(self.final[1:], self.contrasts, strict=True)):
-            if row.complete and len(row.attempts) == FINAL_ROUNDS:
-                if not self.final[0].complete:
-                    gains[number] = row.rate or 0.0
-                elif found.verdict == "faster" and (found.ratio or 0.0) >= self.keep:
-                    gains[number] = found.ratio or 0.0
-        enough = max(gains.values(), default=0.0) / self.keep
-        good = [number for number, gain in gains.items() if gain >= enough]
-        return min(good, key=lambda number: len(self.finalists[number]), default=None)
+    @property
+    def proved(self) -> bool:
+        """Whether the finalist was faster when both were run again, or runs and they do not."""
+        if not self.final:
+            return False
+        base, row = self.final
+        whole = row.complete and len(row.attempts) == self.rounds
+        faster = self.contrast.verdict == "faster" and (self.contrast.ratio or 0.0) >= self.keep
+        return whole and (faster or not base.complete)
 
     @property
     def unproved(self) -> bool:
         """Whether something looks faster, but was not run again often enough to tell."""
-        if self.ended not in ("time", "interrupted") or not self.finalists:
+        if self.ended not in ("time", "interrupted") or not self.finalist:
             return False
-        rows = zip(self.final[1:], self.contrasts, strict=True)
-        return not self.final or any(
-            row.complete and len(row.attempts) < FINAL_ROUNDS and (found.low or 2.0) > 1
-            for row, found in rows
-        )
+        if not self.final:
+            return True
+        row, low = self.final[1], self.contrast.low
+        return row.complete and len(row.attempts) < self.rounds and (low is None or low > 1)
 
     @property
     def winner(self) -> Changes:
-        """What to take: a proved finalist, or the best so far that was not run again yet.
-
-        Empty: the defaults.
-        """
-        if self.proved is not None:
-            return self.finalists[self.proved]
-        return self.finalists[0] if self.unproved else {}
+        """What to take: the finalist, unless it was disproved; empty: the defaults."""
+        return self.finalist if self.proved or self.unproved else {}
 
 
 class _Over(Exception):
@@ -235,7 +223,7 @@ class Search:
     evaluate: Callable[[Changes, str, float], Attempt]
     known: Callable[[Changes, str], bool]  #: whether `evaluate` remembers that run
     seconds: float
-    sample: bool = True  #: whether to go on with combinations after single options
+    sample: bool = True  #: whether to try combinations after single options
     keep: float = 1.03  #: the least gain that is worth an option to carry
     seed: int = 0
     expected_s: float = 0.0  #: what a run takes, before one has been made
@@ -244,8 +232,12 @@ class Search:
     _bad: list[set[tuple[str, int]]] = field(default_factory=list)  # values that failed together
     _combined: set[str] = field(default_factory=set)  # combinations that were queued
     _costs: list[float] = field(default_factory=list)
-    _finalists: tuple[Changes, ...] = ()
-    _final: list[list[Attempt]] = field(default_factory=list)
+    _disproved: set[str] = field(default_factory=set)
+    _failed: int = 0  # proofs
+    _proving: bool = False
+    _finalist: Changes = field(default_factory=dict)
+    _final: tuple[list[Attempt], ...] = ()  # of the defaults and of the finalist
+    _numbers: dict[str, int] = field(default_factory=dict)  # of the next round of a name
     _start: Attempt | None = None
     _runs: int = 0
 
@@ -253,31 +245,52 @@ class Search:
         self._end = self.clock() + self.seconds
         self._queue = deque(places for _, _, places in self.space.singles())
         self._sampler = _Sampler(self.space, self.seed)
-        self._numbers = count(1)
 
     def run(self, progress: Callable[[Found], object] = lambda _found: None) -> Found:
-        """Search, then prove; `progress` is told after each round what was found so far."""
+        """Search and prove; `progress` is told after each round what was found so far.
+
+        Where the proof fails and time is left, the search continues.
+        """
         ended: Ended = "all tried"
-        for step in (self._search_round, self._final_round):
-            try:
-                while step():
+        more = True
+        try:
+            while more:
+                ended = self._search(progress)
+                while self._final_round():
                     progress(self.found("time"))
-            except _Over as over:
-                ended = over.args[0]
-            except KeyboardInterrupt:
-                ended = "interrupted"
-            if ended in ("interrupted", "nothing runs"):
-                break
+                more = self._disprove()
+        except _Over as over:
+            ended = over.args[0]
+        except KeyboardInterrupt:
+            ended = "interrupted"
         return self.found(ended)
+
+    def _search(self, progress: Callable[[Found], object]) -> Ended:
+        """Rounds of the search until it is time for the proof, or nothing new is left to try."""
+        try:
+            while self._search_round():
+                progress(self.found("time"))
+        except _Over as over:
+            if over.args[0] != "time":
+                raise
+            return "time"
+        return "all tried"
 
     def found(self, ended: Ended) -> Found:
         """What is known now."""
         tried = tuple(tried for _, tried in self._tried.values())
-        finalists = self._finalists or self._best()
-        labels = ["defaults", *map(words, finalists)]
-        rows = [Row(Trial(k), tuple(a)) for k, a in zip(labels, self._final, strict=False)]
-        rows = rows if any(self._final) else []
-        return Found(ended, tried, self._start, finalists, tuple(rows), self._runs, self.keep)
+        finalist = self._finalist or self._best()
+        rows: tuple[Row, ...] = ()
+        if any(self._final):
+            labels = ("defaults", words(finalist))
+            pairs = zip(labels, self._final, strict=True)
+            rows = tuple(Row(Trial(label), tuple(attempts)) for label, attempts in pairs)
+        return Found(ended, tried, self._start, finalist, rows, self._runs, self.keep, self._needed)
+
+    @property
+    def _needed(self) -> int:
+        """Final rounds of a proof: one more for each that failed, as more tries find more luck."""
+        return FINAL_ROUNDS + self._failed
 
     @property
     def _alone(self) -> bool:
@@ -292,14 +305,19 @@ class Search:
         if not places:
             return False
         changes: list[Changes] = [self.space.changes(each) for each in places]
-        # As long as nothing looks better, there is nothing to keep time for.
-        reserve = 2 * FINAL_ROUNDS if self._best() else 0
-        base: float | None = 1.0
+        # As long as nothing looks better, or is proved already, there is nothing to keep time for.
+        best = self._best()
+        proved = not best or self.known({}, f"{_final_name(best)} 1")
+        reserve = 0 if proved else 2 * self._needed
+        alone = self._alone
+        try:
+            attempts = self._round(changes if alone else [{}, *changes], "search", reserve)
+        except _Over:
+            self._queue.extendleft(reversed(places))  # for when the search continues
+            raise
+        base = None if alone else _rate(attempts.pop(0))
         if self._alone:
-            attempts = self._round(changes, "search", reserve)
-        else:
-            first, *attempts = self._round([{}, *changes], "search", reserve)
-            base = base if self._alone else _rate(first)
+            base = 1.0  # the score is the speed itself
         for each, changed, attempt in zip(places, changes, attempts, strict=True):
             rate = _rate(attempt)
             self._learn(each, Tried(changed, attempt, rate / base if rate and base else None))
@@ -354,54 +372,50 @@ class Search:
                 self._combined.add(name)
                 self._queue.appendleft(places)
 
-    def _best(self) -> tuple[Changes, ...]:
-        """The simplest of what looked about as fast as the fastest, and then the fastest others."""
+    def _best(self) -> Changes:
+        """The simplest of what looked about as fast as the fastest; empty: nothing did."""
         scored = [
             (tried.score, tried.changes)
-            for _, tried in self._tried.values()
-            if tried.score is not None and (self._alone or tried.score >= _HINT)
+            for name, (_, tried) in self._tried.items()
+            if name not in self._disproved
+            and tried.score is not None
+            and (self._alone or tried.score >= _HINT)
         ]
-        if not scored:
-            return ()
         scored.sort(key=lambda each: -each[0])
-        enough = (1 - _CLOSE) * scored[0][0]
-        simple = min((changes for score, changes in scored if score >= enough), key=len)
-        others = [changes for _, changes in scored if changes != simple]
-        return (simple, *others[: _FINALISTS - 1])
+        close = [changes for score, changes in scored if score >= (1 - _CLOSE) * scored[0][0]]
+        return min(close, key=len, default={})
 
     # -- proving ----------------------------------------------------------------------------------
 
     def _final_round(self) -> bool:
-        """The defaults and the finalists in turns: the comparison that counts."""
-        if not self._final:
-            self._finalists = self._best()
-            if not self._finalists:
+        """The finalist and the defaults in turns; False: it is out, or has run often enough."""
+        if not self._proving:
+            best = self._best()
+            if not best:
                 return False
-            runs = FINAL_ROUNDS * (1 + len(self._finalists))
-            if not self.known({}, f"{self._final_name} 1") and not self._fits(runs):
-                self._finalists = self._finalists[:1]
-            self._final = [[] for _ in (None, *self._finalists)]
-            self._numbers = count(1)
-        everything: list[Changes] = [{}, *self._finalists]
-        made = max(map(len, self._final))
-        rotated = [(n + made) % len(everything) for n in range(len(everything))]
-        turn = [n for n in rotated if self._still_in(n)]
-        if made == FINAL_ROUNDS or not any(turn):
+            self._proving, self._finalist, self._final = True, best, ([], [])
+        base, mine = self._final
+        pairs = zip(map(_rate, mine), map(_rate, base), strict=False)
+        beaten = any((a or 0.0) <= (b or 0.0) for a, b in pairs)
+        if beaten or not all(a.complete for a in mine) or len(mine) == self._needed:
             return False
-        attempts = self._round([everything[n] for n in turn], self._final_name, 0)
-        for n, attempt in zip(turn, attempts, strict=True):
-            self._final[n].append(attempt)
+        both: list[tuple[Changes, list[Attempt]]] = [(self._finalist, mine)]
+        if all(a.complete for a in base):
+            both.insert(len(mine) % 2, ({}, base))
+        name = _final_name(self._finalist)
+        attempts = self._round([changes for changes, _ in both], name, 0)
+        for (_, mine), attempt in zip(both, attempts, strict=True):
+            mine.append(attempt)
         return True
 
-    @property
-    def _final_name(self) -> str:
-        return f"final of {' | '.join(map(words, self._finalists))}"
-
-    def _still_in(self, number: int) -> bool:
-        """Whether a finalist (0: the defaults) runs in the next final round."""
-        start, mine = self._final[0], self._final[number]
-        beaten = any((_rate(a) or 0) <= (_rate(b) or 0) for a, b in zip(mine, start, strict=False))
-        return all(a.complete for a in mine) and (number == 0 or not beaten)
+    def _disprove(self) -> bool:
+        """Strike out a finalist that was not proved; whether there was one."""
+        if not self._proving or self.found("time").proved:
+            return False
+        self._disproved.add(words(self._finalist))
+        self._failed += 1
+        self._proving = False
+        return True
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -411,17 +425,14 @@ class Search:
         A round that was cut off is made again as a whole, since the machine may be at another speed
         by then. It is not begun unless it fits the time, with `reserve` more runs.
         """
-        for number in self._numbers:
+        for number in count(self._numbers.get(name, 1)):
             title = f"{name} {number}"
             known = [self.known(changes, title) for changes in configurations]
             if all(known) or not any(known):
                 break
-        left = self._end - self.clock()
-        if (
-            not all(known)
-            and fitting(left, self._costs or [self.expected_s]) < len(known) + reserve
-        ):
+        if not all(known) and not self._fits(len(known) + reserve):
             raise _Over("time")
+        self._numbers[name] = number + 1
         return [self._run(changes, title) for changes in configurations]
 
     def _fits(self, runs: int) -> bool:
@@ -442,6 +453,10 @@ class Search:
             if attempt.status in _HOPELESS:
                 raise _Over("nothing runs")
         return attempt
+
+
+def _final_name(changes: Changes) -> str:
+    return f"final of {words(changes)}"
 
 
 def _rate(attempt: Attempt) -> float | None:

@@ -187,7 +187,7 @@ def verdict(found: Found, minutes: float, *, own: bool) -> str:
     if found.ended == "nothing runs" and start is not None:
         return f"Nothing can be measured: the defaults do not run ({start.status}: {start.cause})."
     sentences = [_on_best(found, own=own) if found.tried else "Nothing was tried."]
-    if own and found.proved is not None:
+    if own and found.proved:
         sentences.append("The defaults should be best everywhere: please report this with log.md.")
     if found.ended == "time":
         sentences.append(f"Not everything was tried in {minutes:g} minutes")
@@ -199,33 +199,30 @@ def verdict(found: Found, minutes: float, *, own: bool) -> str:
 
 
 def _on_best(found: Found, *, own: bool) -> str:
-    if found.proved is not None:
-        best, compared = words(found.winner), found.contrasts[found.proved]
-        if compared.ratio is None:
-            return f"{best} runs here; the defaults do not ({found.final[0].status})."
-        return (
-            f"{best} is {100 * (compared.ratio - 1):.0f}% faster than the defaults "
-            f"({compared.words} times their speed in {compared.rounds} rounds)."
-        )
+    best, compared = words(found.finalist), found.contrast
+    rounds = f"{compared.rounds} round{'s' if compared.rounds > 1 else ''}"
+    measured = f"{compared.words} times their speed in {rounds}"
+    gain = 100 * ((compared.ratio or 1.0) - 1)
+    if found.proved and compared.ratio is None:
+        return f"{best} runs here; the defaults do not ({found.final[0].status})."
+    if found.proved:
+        return f"{best} is {gain:.0f}% faster than the defaults ({measured})."
     if found.unproved:
         return (
-            f"{words(found.winner)} looks fastest so far, but there was no time to run it against "
-            "the defaults again: this may be noise."
+            f"{best} looks fastest so far, but was not run often enough against the defaults to "
+            "tell it from noise."
         )
     if found.start is not None and not found.start.complete:
         return f"Nothing runs reliably: the defaults do not complete ({found.start.status})."
     keep = "Nothing to tune" if own else "Keep the defaults"
     if not found.final:
         return f"{keep}: nothing that was tried looked faster."
-    row, compared = found.final[1], found.contrasts[0]
-    if not row.complete:
-        return f"{keep}: {row.label} looked faster, but failed when it ran again ({row.status})."
-    rounds = f"{compared.rounds} round{'s' if compared.rounds > 1 else ''}"
-    measured = f"{compared.words} times their speed in {rounds}"
-    if compared.verdict == "faster" and compared.ratio is not None:
-        gain = 100 * (compared.ratio - 1)
-        return f"{keep}: {row.label} is only {gain:.1f}% faster ({measured}), too little to matter."
-    return f"{keep}: {row.label} looked faster, but not when it ran again ({measured})."
+    if not found.final[1].complete:
+        failed = found.final[1].status
+        return f"{keep}: {best} looked faster, but failed when it ran again ({failed})."
+    if compared.verdict == "faster":
+        return f"{keep}: {best} is only {gain:.1f}% faster ({measured}), too little to matter."
+    return f"{keep}: {best} looked faster, but not when it ran again ({measured})."
 
 
 def option_rows(tuned: Tuned) -> list[tuple[str, str]]:
@@ -268,7 +265,7 @@ def _write(tuned: Tuned, study: Study, machine: dict[str, Any], minutes: float) 
         "ended": found.ended,
         "runs": found.runs,
         "winner": overrides(found.winner),
-        "proved": found.proved is not None,
+        "proved": found.proved,
         "verdict": tuned.words,
         "command": tuned.command,
         "final": [

@@ -66,7 +66,7 @@ def test_the_tiny_model_fits_a_laptop():
 
 def test_another_image_size_is_an_error_that_names_both():
     model = Laq(mini())
-    with pytest.raises(ValueError, match=r"frames are 16 x 48 where the model takes 32 x 32"):
+    with pytest.raises(ValueError, match=r"16 x 48.*32 x 32"):
         model(torch.zeros(1, 3, 2, 16, 48))
 
 
@@ -98,7 +98,7 @@ def test_a_config_survives_plain_values_and_unknown_keys_are_named():
     plain = dataclasses.asdict(config)
     plain["replacement"] = [list(pair) for pair in plain["replacement"]]  # as YAML has it
     assert LaqConfig.from_dict(plain) == config
-    with pytest.raises(ValueError, match=r"model\.depth is not a key"):
+    with pytest.raises(ValueError, match=r"model\.depth"):
         LaqConfig.from_dict({"depth": 3})
 
 

@@ -305,6 +305,14 @@ def test_missing_teachers_are_named_and_trained_without(train):
     assert result_of(run)["status"] == "complete"
 
 
+def test_without_matplotlib_a_run_has_no_pictures_and_says_so(train, monkeypatch):
+    monkeypatch.setattr("headrace.measure.theme.find_spec", lambda name: None)
+    code, run, said = train("training.steps=2", "training.val_every=2", "training.pictures=true")
+    assert code == 0, said.err
+    assert "headrace[plots]" in said.out
+    assert not list((run / "visualizations").iterdir())
+
+
 def test_a_row_of_a_study_is_archived_where_the_study_says(words, tmp_path, monkeypatch):
     folder = tmp_path / "row"
     monkeypatch.setenv("HEADRACE_RUN", str(folder))

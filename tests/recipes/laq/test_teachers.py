@@ -39,11 +39,11 @@ def published(model):
     return state
 
 
-def test_without_files_training_goes_on_and_each_missing_one_is_named(tmp_path):
+def test_without_files_training_continues_and_each_missing_one_is_named(tmp_path):
     config = mini(features="dino", flow_decoder=True, dino_weights=str(tmp_path / "dino.pth"))
     with (
-        pytest.warns(UserWarning, match=f"no file {tmp_path / 'dino.pth'}: training with"),
-        pytest.warns(UserWarning, match="flow_weights is not set: training with"),
+        pytest.warns(UserWarning, match=rf"dino_weights.*{tmp_path / 'dino.pth'}"),
+        pytest.warns(UserWarning, match="flow_weights"),
     ):
         model = Laq.build(config)
     assert (model.config.features, model.config.flow_decoder) == ("pixel", False)
@@ -53,14 +53,14 @@ def test_without_files_training_goes_on_and_each_missing_one_is_named(tmp_path):
 def test_a_required_teacher_without_a_file_is_an_error(tmp_path):
     path = str(tmp_path / "dino.pth")
     config = mini(features="dino", dino_weights=path, teachers_required=True)
-    with pytest.raises(ValueError, match=f"no file {path}.*nothing is downloaded"):
+    with pytest.raises(ValueError, match=str(path)):
         load_teachers(config)
 
 
 def test_a_model_that_needs_a_teacher_is_not_built_without_it():
-    with pytest.raises(ValueError, match="no DINO teacher"):
+    with pytest.raises(ValueError, match="features"):
         Laq(mini(features="dino"))
-    with pytest.raises(ValueError, match="no flow teacher"):
+    with pytest.raises(ValueError, match="flow_decoder"):
         Laq(mini(flow_decoder=True))
 
 
@@ -95,7 +95,7 @@ def test_dino_positions_are_relative_turns_of_queries_and_keys():
 
 def test_weights_of_something_else_are_refused_by_file(tmp_path):
     torch.save({"weight": torch.zeros(2)}, tmp_path / "other.pth")
-    with pytest.raises(ValueError, match=r"other\.pth does not hold the weights of DINOv3"):
+    with pytest.raises(ValueError, match=r"other\.pth.*DINOv3"):
         load_dino(tmp_path / "other.pth")
 
 

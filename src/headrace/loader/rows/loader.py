@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
 
-from headrace.engine.budget import Budget
-from headrace.engine.engine import Engine
-from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import Arrays
+from headrace.engine.machine import available_memory
+from headrace.engine.slots import Arrays, ArraySpec, slot_bytes
 from headrace.engine.statistics import EngineStatistics
-from headrace.errors import UsageError
+from headrace.engine.workers import PROCESS_BYTES, Fill
+from headrace.errors import BudgetError, UsageError
 from headrace.formats.parquet.rows import CacheStatistics
-from headrace.loader.endless import EndlessLoader
+from headrace.loader.endless import EndlessLoader, make_engine
 from headrace.loader.options import (
     RowFields,
     RowOptions,
     changed_options,
     rank_and_world_size,
 )
-from headrace.loader.rows.lane import RowLanes
-from headrace.loader.rows.order import fingerprint_of, order_of
-from headrace.loader.rows.plan import RowPlanner
+from headrace.loader.rows.plan import (
+    MOST_WINDOWS,
+    RowPlan,
+    RowPlanner,
+    fingerprint_of,
+    order_of,
+)
 from headrace.loader.rows.rowset import RowSet
-from headrace.loader.rows.sizes import RowSizes
 from headrace.loader.rows.work import Outputs, RowWork, Transform
+from headrace.loader.sizes import (
+    DEEPEST,
+    MOST_THREADS,
+    PREFETCH,
+    SPARE_SLOTS,
+    requested_workers,
+)
 from headrace.sampling.bijection import Ints
 
 __all__ = ["RowLoader", "RowLoaderStatistics"]
 
-_log = logging.getLogger("headrace")
+#: Memory for processes and their row groups where there is no store: two of them by default, which
+#: took 1 GB in all, Arrow's own memory included.
+_PROCESSES_BYTES = 640 << 20
+#: Memory for batches that give every process its next task; fewer where they are larger.
+_DEEP_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,16 +100,14 @@ class RowLoader(EndlessLoader):
         specs = work.specs(batch_size)
         cache_bytes = self.rows.cache_bytes
         sizes = RowSizes.of(options, specs, cache_bytes)
-        budget_ = Budget(sizes.budget)
-        budget_.charge(cache_bytes, "row groups in memory")
-        shared = SharedMemory() if sizes.processes else None
-        engine = Engine(
-            sizes.threads,
-            RowLanes(work, batch_size, budget_, sizes.processes, shared),
-            budget_,
-            shared=shared,
-            keep_free=options.keep_free_bytes,
-            notice=_log.warning,
+        engine = make_engine(
+            options,
+            sizes,
+            specs,
+            work,
+            _perform,
+            held=cache_bytes,
+            process_bytes=PROCESS_BYTES + cache_bytes,
         )
         planner = RowPlanner(
             self.rows.windows,
@@ -141,4 +151,56 @@ def check_hosts(windows: int, world: int) -> None:
         raise UsageError(
             f"{world} hosts share {windows} windows: some would train on the same ones at once",
             remedy="Use fewer hosts, more files, or a smaller window or stride",
+        )
+
+
+def _perform(plan: RowPlan, fill: Fill) -> None:
+    fill(plan.matrix, None)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSizes:
+    """Memory: how many slots, the budget, and threads and processes that fit into it."""
+
+    slots: int  #: at first
+    most_slots: int  #: where steps are uneven
+    budget: int
+    threads: int
+    processes: int
+
+    @staticmethod
+    def of(options: RowOptions, specs: Mapping[str, ArraySpec], cache_bytes: int) -> RowSizes:
+        """What batches and cached row groups need, within the budget."""
+        one = slot_bytes(specs)
+        # Every process has row groups of its own where there is no store.
+        each = PROCESS_BYTES + cache_bytes
+        threads, processes = requested_workers(options.workers)
+        processes = min(processes, _PROCESSES_BYTES // each if cache_bytes else 1 << 20)
+        least = PREFETCH + 2  # and one being filled, one with the consumer
+        task = min(MOST_WINDOWS, options.batch_size)
+        busy = -(-3 * processes * task // (2 * options.batch_size))  # batches: see `RowPlanner`
+        wanted = max(least, min(busy + 1, _DEEP_BYTES // one))
+        most = max(wanted, least + DEEPEST - PREFETCH)
+        limit = options.memory_bytes
+        if limit is None:
+            needed = (most + SPARE_SLOTS) * one + processes * each + cache_bytes
+            limit = max(min(needed, available_memory() // 4), 2 * one + cache_bytes)
+        room = limit - cache_bytes - (least - PREFETCH // 2) * one
+        processes = max(0, min(processes, room // each))
+        if not options.workers:
+            threads = min(threads, max(processes, MOST_THREADS))
+        fit = (limit - cache_bytes - processes * each) // one
+        if fit < 2:
+            raise BudgetError(
+                f"a memory budget of {limit / 2**20:.0f} MiB does not hold two batches of "
+                f"{one / 2**20:.1f} MiB beside {cache_bytes / 2**20:.0f} MiB of row groups",
+                remedy="Raise `memory`, or lower batch_size or the set's `cache`",
+            )
+        slots = min(wanted, fit)
+        return RowSizes(
+            slots=slots,
+            most_slots=max(slots, min(most, fit - SPARE_SLOTS)),
+            budget=limit,
+            threads=threads,
+            processes=processes,
         )

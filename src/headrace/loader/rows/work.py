@@ -7,15 +7,18 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from headrace.engine.machine import keep_freed_memory
 from headrace.engine.slots import Arrays, ArraySpec
 from headrace.engine.statistics import Counters
-from headrace.errors import HeadraceError, UsageError
+from headrace.engine.workers import Charges, Done
+from headrace.errors import HeadraceError, UsageError, WorkerError
 from headrace.formats.parquet.columns import Rows
+from headrace.loader.rows.plan import RowPlan
 from headrace.loader.rows.rowset import RowSet
+from headrace.sampling.bijection import Ints
 
-__all__ = ["FIELDS", "Outputs", "RowWork", "Transform", "outputs_of"]
+__all__ = ["Outputs", "RowWork", "Transform", "outputs_of"]
 
 #: transform(rows, window, epoch, seed, out_rows): writes a window's values into `out_rows`, which
 #: are zeros unless it says that it writes everything (`transform.writes_all = True`). With `many`,
@@ -23,8 +26,6 @@ __all__ = ["FIELDS", "Outputs", "RowWork", "Transform", "outputs_of"]
 Transform: TypeAlias = Callable[[Rows, Any, Any, int, Rows], None]
 #: Name to shape and type of one window's values.
 Outputs: TypeAlias = Mapping[str, tuple[tuple[int, ...], Any]]
-
-FIELDS = ("row", "draw", "window", "epoch", "first", "count")  #: of a task's lines
 
 
 class RowWork:
@@ -53,13 +54,38 @@ class RowWork:
             for name, (shape, dtype) in self.outputs.items()
         }
 
-    def fill(self, lines: NDArray[np.int64], arrays: Arrays, counters: Counters) -> None:
+    def enter_process(self) -> None:
+        """Once in a worker process: a transform makes the same arrays again and again."""
+        keep_freed_memory()
+
+    def open(self, budget: Charges) -> RowWork:
+        """Itself: what it holds is charged for all threads of a process together."""
+        del budget
+        return self
+
+    def close(self) -> None:
+        """Nothing is held for one thread."""
+
+    def died_over(self, plan: Ints, cause: str) -> WorkerError:
+        """Names the first window of those that a crashed process transformed."""
+        window = int(RowPlan(plan).window[0])
+        file, row = self.rows.place(window)
+        return WorkerError(
+            f"a worker process died ({cause}) while it transformed windows, the first of them "
+            f"window {window}, row {row}",
+            file=file,
+            remedy="Its own message stands above; workers=0 runs the transform here",
+        )
+
+    def fill(self, plan: Ints, arrays: Arrays, counters: Counters, how: None = None) -> Done:
         """Fill the rows of some windows, which are neighbours in the batch."""
+        del how
         if self.many:
-            self._fill_many(lines, arrays, counters)
+            self._fill_many(RowPlan(plan), arrays, counters)
         else:
-            self._fill_each(lines, arrays, counters)
-        counters.images += len(lines)
+            self._fill_each(RowPlan(plan), arrays, counters)
+        counters.images += len(plan)
+        return Done(len(plan))
 
     def one(self, window: int, epoch: int) -> Rows:
         """A window's values in memory of their own."""
@@ -73,10 +99,10 @@ class RowWork:
             self._apply(rows, window, epoch, out)
         return out
 
-    def _fill_each(self, lines: NDArray[np.int64], arrays: Arrays, counters: Counters) -> None:
+    def _fill_each(self, plan: RowPlan, arrays: Arrays, counters: Counters) -> None:
         read_s = transform_s = 0.0
         access = self.rows.access
-        for row, _, window, epoch, first, count in lines.tolist():
+        for row, _, window, epoch, first, count in plan.matrix.tolist():
             started = perf_counter()
             values = access.rows(first, count)
             middle = perf_counter()
@@ -88,15 +114,15 @@ class RowWork:
         counters.add("read", read_s)
         counters.add("transform", transform_s)
 
-    def _fill_many(self, lines: NDArray[np.int64], arrays: Arrays, counters: Counters) -> None:
-        counts = lines[:, 5]
-        for group in np.split(lines, np.flatnonzero(np.diff(counts)) + 1):  # nearly always one
+    def _fill_many(self, plan: RowPlan, arrays: Arrays, counters: Counters) -> None:
+        ends = np.flatnonzero(np.diff(plan.count)) + 1  # nearly always none: all have as many rows
+        for group in map(RowPlan, np.split(plan.matrix, ends)):
             started = perf_counter()
-            values = self.rows.access.windows(group[:, 4], int(group[0, 5]))
+            values = self.rows.access.windows(group.first, int(group.count[0]))
             middle = perf_counter()
-            first, last = int(group[0, 0]), int(group[-1, 0])
+            first, last = int(group.row[0]), int(group.row[-1])
             out = {name: array[first : last + 1] for name, array in arrays.items()}
-            self._apply(values, group[:, 2], group[:, 3], out)
+            self._apply(values, group.window, group.epoch, out)
             counters.add("read", middle - started)
             counters.add("transform", perf_counter() - middle)
 

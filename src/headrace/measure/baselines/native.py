@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from headrace.loader import Batch, Loader
+from headrace.loader.options import LoaderOptions
 from headrace.loader.sizes import PREFETCH
 from headrace.measure.baselines.baseline import Baseline, Knob
 from headrace.measure.job import Job
 
 __all__ = ["BASELINE"]
 
+#: What it can be told beyond what every backend is told (`Job`).
 _OPTIONS: dict[str, Any] = {
-    "memory": None,
-    "keep_free": None,
-    "on_error": "raise",
-    "max_errors": 100,
-    "resize": "bilinear",
+    name: getattr(LoaderOptions(), name)
+    for name in ("memory", "keep_free", "on_error", "max_errors", "resize")
 }
 
 

@@ -1,6 +1,6 @@
 """Pictures of what a model and its codes have learned: arrays in, RGB images out.
 
-Drawn by matplotlib (`pip install 'headrace[plots]'`). `validation` decides what is drawn and when.
+Drawn by matplotlib, which the extra `plots` installs. `validation` decides what is drawn and when.
 """
 
 from __future__ import annotations
@@ -9,28 +9,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import UsageError
+from headrace.measure import theme
 from headrace.recipes.training.run_folder import read_rows
 
-try:
-    import matplotlib
+if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-except ModuleNotFoundError as error:
-    if error.name is None or error.name.split(".")[0] != "matplotlib":
-        raise
-    raise UsageError(
-        "the pictures of a validation need matplotlib, which is not installed",
-        remedy="pip install 'headrace[plots]', or train without them (training.pictures=false)",
-    ) from error
 
 __all__ = [
     "METRICS",
@@ -53,39 +44,28 @@ __all__ = [
 ]
 
 Image: TypeAlias = NDArray[np.uint8]  #: [H, W, 3]
-Plot: TypeAlias = Callable[[Axes], None]  #: draws into axes
+Plot: TypeAlias = "Callable[[Axes], None]"  #: draws into axes
 
 SAMPLES = "samples.png"  #: in the folder of a step: rows of t, t+k and the prediction, unscaled
 METRICS = "metrics.csv"  #: beside the folders of the steps
 
-_DPI = 100
 _TILE = 112  # pixels of the longer side of a frame in a picture
 _PLOT = (440, 210)  # width and height of a plot, in pixels
 _MARGIN = 64  # left of a plot, for its scale
 _SHOWN_SEQUENCES = 24
-_INK, _GREY, _RULE = "#1f2328", "#6e7781", "#d8dee4"
+_SMALL = 10  # font size of what matters less; a point is a pixel here
 _STYLE: Any = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so pictures are alike everywhere
-    "font.size": 8.5,
-    "text.color": _INK,
-    "axes.edgecolor": _RULE,
-    "axes.labelcolor": _GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "grid.color": _RULE,
-    "grid.linewidth": 0.6,
-    "xtick.color": _GREY,
-    "ytick.color": _GREY,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
+    "font.size": 11,
+    "axes.labelsize": 11,
+    "axes.titlecolor": theme.SOFT,
     "axes.titlelocation": "left",
-    "axes.titlesize": 8.5,
-    "axes.titlecolor": _GREY,
+    "axes.titlesize": 11,
+    "legend.fontsize": _SMALL,
     "legend.frameon": False,
-    "legend.fontsize": 7.5,
-    "legend.title_fontsize": 7.5,
     "legend.handletextpad": 0.3,
+    "legend.title_fontsize": _SMALL,
+    "xtick.major.size": 0,
+    "ytick.major.pad": 4,
 }
 
 
@@ -148,7 +128,11 @@ def picture(
 
     `tiles` are columns of frames [B, 3, H, W] by their heads, `labels` stand above their rows.
     """
-    with matplotlib.rc_context(_STYLE):
+    with theme.style():
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+        matplotlib.rcParams.update(_STYLE)
         across, down, above = _tile_size(tiles), 0, 14 if labels else 0
         left, top = 8, 30 if title else 8
         if tiles:
@@ -156,8 +140,8 @@ def picture(
             down = top + 16 + rows * (across[1] + 4 + above) + 8
             left += len(tiles) * (across[0] + 4)
         width = left + (_MARGIN + _PLOT[0] + 72 if plots else 4)
-        figure = _figure(width, max(down, top + len(plots) * (_PLOT[1] + 74)))
-        _text(figure, 8, 20, title, weight="bold", size=10)
+        figure = theme.figure(width, max(down, top + len(plots) * (_PLOT[1] + 74)))
+        _text(figure, 8, 20, title, weight="bold", size=14)
         for column, (head, images) in enumerate((tiles or {}).items()):
             x = 8 + column * (across[0] + 4)
             _text(figure, x, top + 12, head, weight="bold")
@@ -165,7 +149,7 @@ def picture(
                 y = top + 16 + row * (across[1] + 4 + above) + above
                 _tile(figure, x, y, image, across)
                 if labels and column == 0:
-                    _text(figure, x, y - 3, labels[row], color=_GREY, size=7.5)
+                    _text(figure, x, y - 3, labels[row], color=theme.SOFT, size=_SMALL)
         for number, plot in enumerate(plots):
             plot(_axes(figure, left + _MARGIN, top + 24 + number * (_PLOT[1] + 74)))
         canvas: Any = FigureCanvasAgg(figure)
@@ -185,8 +169,10 @@ def code_bars(indices: NDArray[Any], codebook_size: int) -> Plot:
         labels = [str(code) for code in range(codebook_size)]
         _bars(axes, usage.counts, labels, _palette(codebook_size))
         even, edge = usage.counts.mean(), axes.get_yaxis_transform()
-        axes.axhline(even, color=_GREY, linewidth=0.8, linestyle=(0, (4, 3)))
-        axes.text(1.01, even, "even use", color=_GREY, size=7.5, va="center", transform=edge)
+        axes.axhline(even, color=theme.SOFT, linewidth=1, linestyle=(0, (4, 3)))
+        axes.text(
+            1.01, even, "even use", color=theme.SOFT, size=_SMALL, va="center", transform=edge
+        )
 
     return plot
 
@@ -229,7 +215,7 @@ def action_dots(actions: NDArray[Any], first_codes: NDArray[Any], codebook_size:
         colours = _palette(codebook_size)
         for code in np.unique(first_codes)[:16]:
             x, y = inside[first_codes == code].T
-            axes.scatter(x, y, s=16, color=colours[int(code)], linewidths=0, alpha=0.85, label=code)
+            axes.scatter(x, y, s=28, color=colours[int(code)], linewidths=0, alpha=0.85, label=code)
         axes.set_xlim(centre[0] - 1.06 * half[0], centre[0] + 1.06 * half[0])
         axes.set_ylim(centre[1] - 1.06 * half[1], centre[1] + 1.06 * half[1])
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), title="code", borderaxespad=0.2)
@@ -242,7 +228,7 @@ def curves(table: Sequence[Mapping[str, float]], names: Sequence[str]) -> Plot:
 
     def plot(axes: Axes) -> None:
         values: list[float] = []
-        for name, colour in zip(names, ("#0969da", "#bc4c00"), strict=True):
+        for name, colour in zip(names, theme.COLOURS, strict=False):
             points = [(r["step"], r[name]) for r in table if math.isfinite(r.get(name, math.nan))]
             if points:
                 style, mark = "--" if "copy" in name else "-", "o" if len(points) < 40 else ""
@@ -268,21 +254,25 @@ def image_tiles(frames: NDArray[np.uint8], recon: NDArray[np.uint8]) -> Image:
 
 
 def _bars(axes: Axes, counts: NDArray[Any], labels: Sequence[str], colours: Sequence[Any]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     bars = axes.bar(range(len(counts)), counts, 0.78, color=colours)
     if len(counts) <= 16:
-        axes.bar_label(bars, [f"{count:,}" for count in counts], size=7.5, color=_GREY, padding=2)
+        texts = [f"{count:,}" for count in counts]
+        axes.bar_label(bars, texts, size=_SMALL, color=theme.SOFT, padding=2)
     every = -(-len(counts) // 32)
     axes.set_xticks(range(0, len(counts), every), labels[::every])
     axes.set_ylim(0, max(1, int(counts.max(initial=0))) * 1.12)
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
-    axes.grid(axis="y")
     axes.margins(x=0.02)
 
 
 def _palette(count: int) -> list[Any]:
     """Colours that are easily told apart, as far as there are such."""
-    if count <= 10:
-        return [matplotlib.colormaps["tab10"](i) for i in range(count)]
+    if count <= len(theme.COLOURS):
+        return list(theme.COLOURS[:count])
+    import matplotlib
+
     return [matplotlib.colormaps["turbo"](i / (count - 1)) for i in range(count)]
 
 
@@ -358,28 +348,19 @@ def _read(path: Path) -> Image:
     return np.asarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB), np.uint8)
 
 
-def _figure(width: int, height: int) -> Figure:
-    """A white figure of so many pixels; not one of pyplot, which would keep it."""
-    return Figure((width / _DPI, height / _DPI), dpi=_DPI, facecolor="white")
-
-
-def _height(figure: Figure) -> int:
-    return round(figure.get_figheight() * _DPI)
-
-
-def _axes(
-    figure: Figure, left: int, top: int, width: int = _PLOT[0], height: int = _PLOT[1]
-) -> Axes:
-    """Axes at a place in pixels, counted from the upper left corner."""
-    across, down = figure.get_figwidth() * _DPI, _height(figure)
-    box = (left / across, 1 - (top + height) / down, width / across, height / down)
-    return figure.add_axes(box)
+def _axes(figure: Figure, left: int, top: int) -> Axes:
+    """Axes of a plot at a place in pixels, counted from the upper left corner."""
+    across, down = figure.bbox.width, figure.bbox.height
+    width, height = _PLOT
+    return figure.add_axes(
+        (left / across, 1 - (top + height) / down, width / across, height / down)
+    )
 
 
 def _text(figure: Figure, x: float, y: float, text: str, **style: Any) -> None:
     """A line of text with its baseline at (x, y), in pixels from the upper left corner."""
-    across, down = figure.get_figwidth() * _DPI, _height(figure)
-    figure.text(x / across, 1 - y / down, text, parse_math=False, **style)
+    across, down = figure.bbox.width, figure.bbox.height
+    figure.text(x / across, 1 - y / down, theme.printable(text), **style)
 
 
 def _tile_size(tiles: Mapping[str, NDArray[np.uint8]] | None) -> tuple[int, int]:
@@ -394,4 +375,4 @@ def _tile(figure: Figure, x: int, y: int, frame: NDArray[np.uint8], size: tuple[
     """A frame [3, H, W]; small ones are enlarged without smoothing, so that pixels are seen."""
     method = cv2.INTER_NEAREST if size[0] >= frame.shape[-1] else cv2.INTER_AREA
     image = cv2.resize(np.ascontiguousarray(np.moveaxis(frame, 0, -1)), size, interpolation=method)
-    figure.figimage(image, x, _height(figure) - y - size[1])
+    figure.figimage(image, x, round(figure.bbox.height) - y - size[1])

@@ -29,6 +29,7 @@ from headrace.recipes.laq.model import trainable_parameters
 from headrace.recipes.laq.options import LaqOptions
 from headrace.recipes.laq.step import step_flops
 from headrace.recipes.laq.task import LaqTask, check_resumed, warm_start
+from headrace.recipes.laq.validation import ValidationPictures
 from headrace.recipes.training.callbacks import DoctorWatch, SeededSteps
 from headrace.recipes.training.checkpoints import (
     AtomicCheckpoints,
@@ -305,8 +306,7 @@ def _pictures(options: LaqOptions, run: RunFolder, tell: Callable[[str], None]) 
     if not (options.training.pictures and options.training.val_batches):
         return []
     try:
-        from headrace.recipes.laq.validation import ValidationPictures
+        return [ValidationPictures(run.visualizations)]
     except UsageError as error:
-        tell(f"note: no pictures: {error}")
+        tell(f"note: {error}")
         return []
-    return [ValidationPictures(run.visualizations)]

@@ -43,7 +43,7 @@ class _CodebookMaintenance(Callback):
     def __init__(self) -> None:
         self._step = 0  # the last one that had its maintenance
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """The step that a checkpoint was saved at has had its maintenance."""
         self._step = trainer.global_step
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.errors import UsageError
+from headrace.measure import theme
 from headrace.recipes.laq import pictures
 from headrace.recipes.laq.model import Laq, LaqOutput, Transfer, latent_transfer
 from headrace.recipes.laq.pictures import (
@@ -217,6 +218,7 @@ class ValidationPictures(Callback):
         tracked: int = 8,
         keep: int = 64,
     ) -> None:
+        theme.require("The pictures of a validation")
         if min(pictures, points, bytes, tracked) < 1 or keep < 2:
             raise UsageError(
                 f"pictures {pictures}, points {points}, bytes {bytes}, tracked {tracked}, "
@@ -250,7 +252,7 @@ class ValidationPictures(Callback):
         if self._later:
             self._later.popleft()()
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         """Forget the last validation."""
         self._draw_rest()
         self._store.clear()
@@ -295,7 +297,7 @@ class ValidationPictures(Callback):
         self._store.clear()
         self.seconds = perf_counter() - started
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
         """Write the numbers of this step, by now with the loss, to metrics.csv."""
         if trainer.state.fn != "fit":
             self._draw_rest()  # no batches follow
@@ -313,13 +315,11 @@ class ValidationPictures(Callback):
             earlier = [row for row in read_rows(file) if row["step"] < step]
             write_rows(file, [*earlier, {"step": step, **values}])
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         """Draw the rest, and the course of the run."""
         self._finish(trainer)
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Trainer, *_: Any) -> None:
         """The same when training is stopped."""
         self._finish(trainer)
 

@@ -21,7 +21,7 @@ from headrace.recipes.network.model import Batch
 from headrace.recipes.network.optimizer import new_state
 from headrace.recipes.network.rows import token_loader
 from headrace.recipes.network.train import PRESETS, make_step
-from headrace.tuning.doctor import StepExamination, examine_step
+from headrace.tuning.examine import StepExamination, examine_step
 
 __all__ = ["examine_training"]
 

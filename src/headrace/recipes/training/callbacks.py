@@ -66,7 +66,7 @@ class DoctorWatch(Callback):
         self.verdict: Verdict | None = None
         self.text = ""
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Watch from the first batch on."""
         if trainer.global_rank != 0:
             return
@@ -84,13 +84,13 @@ class DoctorWatch(Callback):
         )
         self._doctor.__enter__()
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         """Validation is not part of a step."""
         if self._doctor is not None:
             self._pause = self._doctor.pause()
             self._pause.__enter__()
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, *_: Any) -> None:
         """Continue to measure."""
         if self._pause is not None:
             self._pause.__exit__(None, None, None)
@@ -102,7 +102,7 @@ class DoctorWatch(Callback):
             return nullcontext()
         return self._doctor.pause()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """Reach the verdict."""
         self._judge(None)
 

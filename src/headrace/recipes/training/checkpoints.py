@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
@@ -71,20 +71,13 @@ class LastCheckpoint(Checkpoint):
         self._before: dict[int, Any] = {}
         self.stopped = False  #: a signal has ended the run
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """From now on a signal waits for the end of a step."""
         self._saved_at, self._step = monotonic(), trainer.global_step
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._on_signal)
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Save if it is time; stop if a signal has asked for it."""
         step = trainer.global_step
         if step == self._step:
@@ -102,13 +95,11 @@ class LastCheckpoint(Checkpoint):
             trainer.limit_val_batches = 0  # else Lightning validates before it stops
             trainer.should_stop = True
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """Restore the signal handlers."""
         self._restore()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any) -> None:
         """Restore the signal handlers."""
         self._restore()
 

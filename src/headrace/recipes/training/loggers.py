@@ -149,13 +149,11 @@ class LossOfEveryStep(Callback):
         self._flush()
         self._metrics.save()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """Write the rest."""
         self._flush()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any) -> None:
         """Write the rest, if the device still answers."""
         try:
             self._flush()

@@ -97,7 +97,7 @@ class StepProfile(Callback):
         )
         return f"profile of {self.steps:,} steps: {parts}"
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Choose the clock, now that the device is known."""
         device = trainer.strategy.root_device.type
         self._clock = _DeviceClock() if device == "cuda" else _HostClock()
@@ -115,18 +115,11 @@ class StepProfile(Callback):
         """The loss is known."""
         self._mark("backward")
 
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_after_backward(self, *_: Any) -> None:
         """Clipping and the step come next, or nothing while gradients accumulate."""
         self._mark("optimizer")
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, *_: Any) -> None:
         """The step is over."""
         if not self._warm:
             self._warm, self._first_step = True, perf_counter() - self._started
@@ -136,11 +129,11 @@ class StepProfile(Callback):
         self._mark(_GAP)
         self._settle()
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, *_: Any) -> None:
         """Validation is not part of a step."""
         self._mark("validation")
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, *_: Any) -> None:
         """Back to training."""
         self._mark(_GAP)
 
@@ -153,7 +146,7 @@ class StepProfile(Callback):
         finally:
             self._mark(_GAP)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, *_: Any) -> None:
         """Write the profile."""
         self._finish(trainer)
 
@@ -211,34 +204,23 @@ class Trace(Callback):
         self._batches = 0
         self._profiler: Any = None
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Start after the first steps."""
         if self._batches == self._after and trainer.global_rank == 0:
             self._profiler = torch.profiler.profile()
             self._profiler.start()
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, *_: Any) -> None:
         """Stop after a few."""
         self._batches += 1
         if self._profiler is not None and self._batches == self._after + self._steps:
             self._write()
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """Write the trace of a shorter run."""
         self._write()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *_: Any) -> None:
         """Write what there is."""
         self._write()
 

@@ -109,7 +109,7 @@ class EpisodeReader:
         return found
 
     def _path(self, field: Field) -> tuple[str, ...]:
-        """Where a step's field lies below `steps`."""
+        """The path of a step's field below `steps`."""
         return _path_of(self._features[STEPS].feature, field.name)
 
     def _episode_id(self, tfds_id: Any) -> Any:

@@ -1,10 +1,4 @@
-"""Examining any step over any batches: JAX, torch or plain Python, of whatever loader.
-
-Three measurements: the loader with nothing beside it, the step over a batch that is there already,
-and the loop of both; these two are compared, so the device does not rest between them. The loop
-waits for every step's result before it asks for the next batch, so that all waiting is the data's;
-a loop that lets JAX queue steps waits no longer than that.
-"""
+"""Examinations: of a mixture on this machine, and of any training step over any batches."""
 
 from __future__ import annotations
 
@@ -12,22 +6,123 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from headrace.errors import UsageError
-from headrace.measure.evidence import Evidence
+from headrace.catalog.manifest import candidates, read_manifest
+from headrace.config import Mixture
+from headrace.engine.machine import allowed_cpus, available_memory
+from headrace.engine.slots import slot_bytes
+from headrace.errors import UsageError, WorkerError
+from headrace.loader.feed import MixtureFeed
+from headrace.loader.loader import feed_of
+from headrace.measure.bench import bench
+from headrace.measure.evidence import Evidence, run_evidence
+from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import finish_queued_work
 from headrace.measure.quantities import amount
-from headrace.measure.runs import DOCTOR, write_json
+from headrace.measure.runs import DOCTOR, read_run, write_json
 from headrace.measure.verdict import Verdict, could_be_data, give_verdict, verdict_text
-from headrace.tuning.doctor.watch import Doctor
+from headrace.tuning.doctor import SLOTS_WANTED, Doctor, loader_figures, with_limits
 
-__all__ = ["StepExamination", "examine_step"]
+__all__ = ["StepExamination", "examine", "examine_step"]
 
 _DRAINED = 3  # a third of the time alone: what was prefetched before is not counted
-_CYCLES = 10  # of the longest wait: threads that work on several batches finish them in bursts
+_CYCLES = 10  # of the longest wait: workers on several batches finish them in bursts
 _MOST = 20  # times the time alone
+
+
+def examine(
+    job: Job,
+    *,
+    step_ms: float = 0.0,
+    seconds: float = 5.0,
+    watch: Callable[[str], None] = lambda _: None,
+) -> Evidence:
+    """What the mixture costs and the machine allows; with `step_ms`, beside a simulated step."""
+    watch("opening")
+    missing = _not_indexed(job.mixture)
+    with job.loader(**job.options) as public:
+        loader = feed_of(public)
+        about = _about(loader, job.batch_size, _notes(loader, missing))
+        about = with_limits(about, loader, watch)
+    with TemporaryDirectory(prefix="headrace-doctor-") as runs:
+        settings = BenchSettings(seconds=seconds, compute_ms=step_ms)
+        folder, result = bench(
+            job,
+            settings=settings,
+            runs=Path(runs),
+            limit=False,
+            draw=False,
+            watch=lambda _, sight: watch(f"loader alone: {sight.phase}"),
+        )
+        if result["status"] != "complete":
+            raise WorkerError(
+                f"the loader did not run: {result['status']}: {result['cause']}",
+                remedy="`headrace bench` with the same arguments keeps the log",
+            )
+        ran = run_evidence(read_run(folder))
+    return replace(
+        about,
+        steps=ran.steps,
+        step_s=ran.step_s,
+        wait_s=ran.wait_s,
+        simulated=ran.simulated,
+        loader_alone=ran.loader_alone,
+        cores_busy=ran.cores_busy,
+        loop_work_s=ran.loop_work_s,
+        loop_read_s=ran.loop_read_s,
+        idle=ran.idle,
+    )
+
+
+def _about(loader: MixtureFeed, batch_size: int, notes: tuple[str, ...]) -> Evidence:
+    """What can be said of a loader before it runs."""
+    sizes = loader.sizes
+    known = Evidence(
+        batch_size=batch_size,
+        cores=allowed_cpus(),
+        processes=sizes.threads if sizes.processes else 0,
+        slots=sizes.slots,
+        slots_wanted=SLOTS_WANTED,
+        slot_bytes=slot_bytes(sizes.specs),
+        available=available_memory(),
+        notes=notes,
+    )
+    return replace(known, **loader_figures(loader))
+
+
+def _not_indexed(mixture: Mixture) -> list[str]:
+    """Sources without a catalog; opening them builds one."""
+    return [
+        source.name
+        for source in mixture.active
+        if all(read_manifest(place) is None for place in candidates(mixture.folder(source)))
+    ]
+
+
+def _notes(loader: MixtureFeed, missing: list[str]) -> tuple[str, ...]:
+    notes = []
+    if missing:
+        notes.append(f"{_some(missing)} had no catalog; it is built now")
+    damaged = {s.name: len(s.catalog.quarantined) for s in loader.sources}
+    if any(damaged.values()):
+        listed = [f"{name} ({count:,})" for name, count in damaged.items() if count]
+        notes.append(f"episodes in quarantine: {_some(listed)}")
+    short = loader.statistics().too_short
+    if any(short.values()):
+        listed = [f"{name} ({count:,})" for name, count in short.items() if count]
+        notes.append(f"episodes shorter than a window, never drawn: {_some(listed)}")
+    return tuple(notes)
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+# -- any step over any batches ---------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +196,13 @@ def examine_step(
 ) -> StepExamination:
     """Say whether a step waits for its data, and how much that costs.
 
+    Three measurements: the loader with nothing beside it, the step over a batch that is there
+    already, and the loop of both. The loop waits for every step's result before it asks for the
+    next batch, so that all waiting is for data; a loop that lets JAX queue steps waits no longer.
+
     >>> examination = examine_step(loader, step)                 # doctest: +SKIP
     >>> print(examination)                                       # doctest: +SKIP
-    Compute-bound: data waits 0.1% of the step; a faster loader cannot help.
+    Compute-bound: the step waits for data 0.1% of the time; a faster loader cannot help.
 
     `step` takes a batch and returns something to wait for (its loss); it runs for real, some sixty
     times. The batches are used up, so give a loader of their own. `samples` and `tokens` (of a
