@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.network_plain import Row, reference_fields
 from headrace.engine.machine import allowed_cpus, keep_freed_memory
 from headrace.recipes.network import (
     COLUMNS,
@@ -34,7 +35,6 @@ from headrace.recipes.network import (
     token_rows,
     tokenize_windows,
 )
-from headrace.recipes.network.reference import Row, reference_fields
 
 TOGETHER = 128  # windows a call of the limit, as good as 256; 64 are slower
 SHUFFLED = 1024  # windows in the shuffle buffer of Grain's reader
@@ -50,7 +50,7 @@ def files_of(data: Path) -> list[str]:
 
 @contextmanager
 def loader(data: Path, batch: int, shuffle: str = "exact", store: bool = True) -> Iterator[Any]:
-    with token_loader(token_rows(data, store=store), batch, shuffle=shuffle) as batches:
+    with token_loader(token_rows(data, store=store), batch_size=batch, shuffle=shuffle) as batches:
         yield batches
 
 

@@ -10,16 +10,29 @@ if TYPE_CHECKING:
     from headrace.measure import theme
     from headrace.measure.bench import draw_report
     from headrace.measure.machine import machine_facts
-    from headrace.measure.runs import Outcome, RunReader, new_run, summarise, write_json
-    from headrace.measure.verdict import Verdict, verdict_text
+    from headrace.measure.runs import (
+        Outcome,
+        RunReader,
+        RunWriter,
+        StepClock,
+        new_run,
+        read_run,
+        summarise,
+        write_json,
+    )
+    from headrace.measure.verdict import Verdict, run_verdict, verdict_text
 
 __all__ = [
     "Outcome",
     "RunReader",
+    "RunWriter",
+    "StepClock",
     "Verdict",
     "draw_report",
     "machine_facts",
     "new_run",
+    "read_run",
+    "run_verdict",
     "summarise",
     "theme",
     "verdict_text",
@@ -29,9 +42,12 @@ __all__ = [
 _HOMES = {
     "bench": ("draw_report",),
     "machine": ("machine_facts",),
-    "runs": ("Outcome", "RunReader", "new_run", "summarise", "write_json"),
+    "runs": (
+        *("Outcome", "RunReader", "RunWriter", "StepClock"),
+        *("new_run", "read_run", "summarise", "write_json"),
+    ),
     "theme": ("theme",),
-    "verdict": ("Verdict", "verdict_text"),
+    "verdict": ("Verdict", "run_verdict", "verdict_text"),
 }
 
 

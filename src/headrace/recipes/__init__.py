@@ -86,5 +86,8 @@ class Recipe:
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (Recipe("laq", "train", ("hydra", "lightning", "torch", "torchmetrics")),)
+    for recipe in (
+        Recipe("laq", "train", ("hydra", "lightning", "torch", "torchmetrics")),
+        Recipe("network", "jax", ("jax", "optax")),
+    )
 }

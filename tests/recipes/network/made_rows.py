@@ -3,8 +3,8 @@
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from benchmarks.network_plain import Row
 from headrace.recipes.network.prepare import prepare
-from headrace.recipes.network.reference import Row
 
 NOW = 1_700_000_000_000_000_000
 FIRST, LAST = -(2**63) + 1, 2**63 - 1  # nanoseconds that a timestamp may have

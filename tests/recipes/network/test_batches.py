@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.network_plain import memory_batches, read_rows
 from headrace.errors import DataError, UsageError
 from headrace.recipes.network import FIELDS, LENGTH, decode, prepare
-from headrace.recipes.network.batches import memory_batches, read_rows
 from headrace.testing import synthesize_network
 from headrace.testing.network import shard_table
 

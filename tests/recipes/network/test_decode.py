@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.network_plain import reference_measurements, reference_tokens
 from headrace.errors import DataError
 from headrace.recipes.network import LENGTH, decode, tokenize_windows
 from headrace.recipes.network import vocabulary as v
-from headrace.recipes.network.reference import reference_measurements, reference_tokens
 from tests.recipes.network.made_rows import prepared, rows
 from tests.recipes.network.test_tokenize import fields, usual
 

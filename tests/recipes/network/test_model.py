@@ -9,21 +9,30 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.network_plain import memory_batches
 from headrace import examine_step
 from headrace.errors import UsageError
-from headrace.recipes.network import batches as made_batches
 from headrace.recipes.network import prepare, token_loader
 from headrace.testing.network import shard_table
 
 jax = pytest.importorskip("jax")
 
-from headrace.recipes.network import framework  # noqa: E402
-from headrace.recipes.network.config import ModelConfig, TrainingConfig  # noqa: E402
-from headrace.recipes.network.flops import step_flops  # noqa: E402
-from headrace.recipes.network.model import count_parameters, init, logits, loss  # noqa: E402
-from headrace.recipes.network.optimizer import learning_rate, new_state  # noqa: E402
-from headrace.recipes.network.train import make_step, train  # noqa: E402
-from headrace.recipes.network.verdict import examine_training  # noqa: E402
+from headrace.recipes.network import model  # noqa: E402
+from headrace.recipes.network.config import (  # noqa: E402
+    ModelConfig,
+    TrainingConfig,
+    step_flops,
+)
+from headrace.recipes.network.model import (  # noqa: E402
+    count_parameters,
+    init,
+    learning_rate,
+    logits,
+    loss,
+    make_step,
+    new_state,
+)
+from headrace.recipes.network.program import examine_training, train_on  # noqa: E402
 
 SHORT = 64
 QUICK = TrainingConfig(steps=60, lr=1e-2, min_lr=1e-3, warmup=5, weight_decay=0.0)
@@ -41,7 +50,7 @@ def compiled_in_a_hurry():
 def batch():
     """Two sequences, cut short, the second padded from its middle on."""
     columns = prepare(shard_table(0, 0, 640))
-    whole = next(made_batches.memory_batches(columns, 2))
+    whole = next(memory_batches(columns, 2))
     cut = {name: values[:, :SHORT].copy() for name, values in whole.items()}
     for name in ("inputs", "targets", "inputs_segmentation", "targets_segmentation"):
         cut[name][1, SHORT // 2 :] = 0
@@ -162,7 +171,7 @@ def test_training_on_the_same_batch_learns_it(batch, tiny):
     config, _, _ = tiny
     training = QUICK
     seen = []
-    done = train(
+    done = train_on(
         [batch] * 60, config, training, report=lambda step, value: seen.append((step, value))
     )
     assert [step for step, _ in seen] == [0, 10, 20, 30, 40, 50, 59]
@@ -187,7 +196,7 @@ def test_a_training_step_is_examined_with_its_flops(batch, tiny):
 def test_a_step_over_the_recipes_own_loader_is_examined(tiny, tmp_path):
     config, _, _ = tiny
     pq.write_table(shard_table(0, 0, 6400), tmp_path / "shard_0000.parquet")
-    state = new_state(config, QUICK.seed)
+    state = new_state(config, QUICK)
     step = make_step(config, QUICK)
 
     def once(batch):
@@ -195,7 +204,7 @@ def test_a_step_over_the_recipes_own_loader_is_examined(tiny, tmp_path):
         state, value = step(state, {name: values[:, :SHORT] for name, values in batch.items()})
         return value
 
-    with token_loader(tmp_path, 2, workers=0) as loader:
+    with token_loader(tmp_path, batch_size=2, workers=0) as loader:
         found = examine_step(loader, once, steps=8, warmup=2, alone_s=0.1)
         draws = loader.statistics().draws
     assert found.evidence.batch_size == 2
@@ -216,7 +225,7 @@ def test_the_learning_rate_warms_up_and_falls():
 def test_no_batches_and_wrong_values_are_refused(tiny):
     config, _, _ = tiny
     with pytest.raises(UsageError, match="no batch to train on"):
-        train([], config, TrainingConfig())
+        train_on([], config, TrainingConfig())
     for wrong in ({"depth": 0}, {"head_dim": 5}, {"remat": "some"},
                   {"packed": True, "attention": "cudnn"}):  # fmt: skip
         with pytest.raises(UsageError):
@@ -229,4 +238,4 @@ def test_no_batches_and_wrong_values_are_refused(tiny):
 def test_without_jax_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     with pytest.raises(UsageError, match=r"needs jax, which is not.*pip install 'headrace\[jax\]'"):
-        runpy.run_path(framework.__file__)
+        runpy.run_path(model.__file__)

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from benchmarks.network_plain import Row
 from headrace.errors import DataError, UnknownFieldError, UsageError
 from headrace.recipes.network import COLUMNS, Findings, prepare, survey
-from headrace.recipes.network.md5 import md5_heads
-from headrace.recipes.network.reference import Row
-from headrace.recipes.network.rtt import decode_rtt, encode_rtt
-from headrace.recipes.network.shuffles import ORDERS3, ORDERS4, shuffle_codes
+from headrace.recipes.network.orders import ORDERS3, ORDERS4, md5_heads, shuffle_codes
+from headrace.recipes.network.vocabulary import decode_rtt, encode_rtt
 from tests.recipes.network.made_rows import NOW, table
 
 GOOD = Row(NOW, "10.0.0.1", "10.0.0.2", 4, 1.0)
@@ -48,7 +47,7 @@ def test_shuffles_are_those_of_pythons_random():
 def test_a_seed_that_needs_many_numbers_is_shuffled_all_the_same(monkeypatch):
     seeds = np.arange(500, dtype=np.uint32)
     expected = shuffle_codes(seeds)
-    monkeypatch.setattr("headrace.recipes.network.shuffles._DRAWS", 4)  # most need more
+    monkeypatch.setattr("headrace.recipes.network.orders._DRAWS", 4)  # most need more
     assert np.array_equal(shuffle_codes(seeds), expected)
 
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.network_plain import Row, reference_fields
 from headrace.errors import DataError, UnknownFieldError, UsageError
 from headrace.recipes.network import (
     FIELDS,
@@ -18,7 +19,6 @@ from headrace.recipes.network import (
     token_rows,
 )
 from headrace.recipes.network import rows as recipe_rows
-from headrace.recipes.network.reference import Row, reference_fields
 from headrace.testing.network import shard_table
 
 SIZES = [(700, 300), (0, 100), (50, 50), (1000, 1 << 20)]  # rows of a file, and of its row groups
@@ -57,7 +57,7 @@ def take(batches, count):
 
 def plain(folder, count, batch_size=6, **options):
     settings = {"seed": SEED, "workers": 0, **options}
-    with token_loader(folder, batch_size, **settings) as loader:
+    with token_loader(folder, batch_size=batch_size, **settings) as loader:
         return take(loader, count)
 
 
@@ -71,7 +71,7 @@ def assert_same(batches, others):
 
 @pytest.mark.parametrize("shuffle", ["exact", "local"])
 def test_the_loader_gives_the_tokens_of_the_plain_twin_in_every_epoch(folder, made, shuffle):
-    with token_loader(folder, 6, seed=SEED, shuffle=shuffle, workers=0) as loader:
+    with token_loader(folder, batch_size=6, seed=SEED, shuffle=shuffle, workers=0) as loader:
         epochs, windows = loader.next_windows(60)
         batches = take(loader, 10)
     assert sorted(windows[:WINDOWS]) == list(range(WINDOWS))
@@ -95,8 +95,8 @@ def test_memory_instead_of_a_store_gives_the_same(folder):
 
 
 def test_worker_processes_give_the_same(folder):
-    threads = token_loader(folder, 6, seed=SEED, workers=0)
-    workers = token_loader(folder, 6, seed=SEED, workers=2)
+    threads = token_loader(folder, batch_size=6, seed=SEED, workers=0)
+    workers = token_loader(folder, batch_size=6, seed=SEED, workers=2)
     with threads, workers:
         started = 0
         for _ in range(20_000):

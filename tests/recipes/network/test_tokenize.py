@@ -9,6 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.network_plain import (
+    Row,
+    reference_fields,
+    reference_measurements,
+    reference_tokens,
+)
 from headrace.errors import UsageError
 from headrace.recipes.network import (
     FIELDS,
@@ -20,13 +26,7 @@ from headrace.recipes.network import (
     tokenize_windows,
 )
 from headrace.recipes.network import vocabulary as v
-from headrace.recipes.network.reference import (
-    Row,
-    reference_fields,
-    reference_measurements,
-    reference_tokens,
-)
-from headrace.recipes.network.templates import CASES, LONGEST, SIZES
+from headrace.recipes.network.tokenize import CASES, LONGEST, SIZES
 from headrace.sampling.bijection import hash_ints, to_range
 from tests.recipes.network.made_rows import NOW, prepared, rows, table
 

@@ -6,16 +6,14 @@
 ...         train_step(batch["inputs"])                              # int32 [256, 1024]
 
 `token_pipeline` gives the same batches through Grain. Below them the tokenizer needs no framework:
-`prepare` (once a row), then `tokenize_windows` (once a window and epoch). `reference` is its plain
-twin, `decode` its inverse. The model and its trainer are in `model` and `train`, which need JAX.
+`prepare` (once a row), then `tokenize_windows` (once a window and epoch); `decode` is its inverse.
+The model and the training program are in `model` and `program`, which need JAX.
 """
 
 from headrace.recipes.network.decode import Measurement, decode
-from headrace.recipes.network.findings import Findings
-from headrace.recipes.network.prepare import PREPARED, prepare, survey
+from headrace.recipes.network.prepare import PREPARED, Findings, prepare, survey
 from headrace.recipes.network.rows import OUTPUTS, token_loader, token_pipeline, token_rows
-from headrace.recipes.network.targets import shift_targets
-from headrace.recipes.network.tokenize import FIELDS, tokenize, tokenize_windows
+from headrace.recipes.network.tokenize import FIELDS, shift_targets, tokenize, tokenize_windows
 from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS, VOCABULARY
 
 __all__ = [

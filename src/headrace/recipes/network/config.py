@@ -1,4 +1,4 @@
-"""What the model is made of, and how it is trained: plain values, checked once."""
+"""What the model is made of, how it is trained, and what a step costs; needs no framework."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from typing import Any, Literal, TypeAlias
 from headrace.errors import UsageError
 from headrace.recipes.network.vocabulary import LENGTH, VOCABULARY
 
-__all__ = ["Attention", "ModelConfig", "Precision", "Remat", "TrainingConfig"]
+__all__ = [
+    "Attention",
+    "ModelConfig",
+    "Precision",
+    "Remat",
+    "StepFlops",
+    "TrainingConfig",
+    "step_flops",
+]
 
 Attention: TypeAlias = Literal["auto", "xla", "cudnn"]
 Precision: TypeAlias = Literal["auto", "bfloat16", "float32"]
@@ -81,11 +89,50 @@ class TrainingConfig:
     weight_decay: float = 0.1  #: on matrices
     clip: float = 1.0  #: norm of the gradient
     seed: int = 0
+    checkpoint_every: int = 1000  #: steps between two writings of checkpoints/last.ckpt
+    resume: str | None = None  #: auto: the newest run of the experiment; a run; a checkpoint
+    examine: int = 0  #: steps to measure after training, for what limits them; 0: none
+    peak_flops: float | None = None  #: of the device, a second, for MFU: H200 989e12, A100 312e12
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.warmup < 0:
-            problem = f"steps {self.steps}, warmup {self.warmup}"
-            raise UsageError(problem, remedy="Use positive numbers")
+        for name, least in (("steps", 1), ("warmup", 0), ("checkpoint_every", 1), ("examine", 0)):
+            if getattr(self, name) < least:
+                raise UsageError(f"{name} is {getattr(self, name)}", remedy=f"Give {least} or more")
         if not 0 <= self.min_lr <= self.lr:
             problem = f"min_lr {self.min_lr} and lr {self.lr}"
             raise UsageError(problem, remedy="Keep 0 <= min_lr <= lr")
+
+
+@dataclass(frozen=True, slots=True)
+class StepFlops:
+    """Floating-point operations of one training step of a batch, counted from the shapes.
+
+    A multiplication and an addition are two; only matrix products count, and a backward pass is two
+    forward ones. Attention counts for what a causal model needs, which is half of all pairs;
+    what is
+    computed again to save memory does not count.
+    """
+
+    weights: int  #: products with weights, forward and backward
+    attention: int  #: products of tokens with tokens
+
+    @property
+    def total(self) -> int:
+        """Of the whole step."""
+        return self.weights + self.attention
+
+    def utilisation(self, step_s: float, peak: float) -> float:
+        """MFU: the share of `peak` operations a second, at `step_s` seconds a step."""
+        return self.total / step_s / peak
+
+
+def step_flops(config: ModelConfig, batch_size: int) -> StepFlops:
+    """Operations of a step over sequences of full length."""
+    layer = 4 * config.dim * config.width + 3 * config.dim * config.inner
+    products = config.depth * layer + config.dim * config.vocabulary
+    pairs = config.length * config.length // 2
+    tokens = batch_size * config.length
+    return StepFlops(
+        weights=3 * 2 * tokens * products,
+        attention=3 * 2 * 2 * batch_size * pairs * config.width * config.depth,
+    )

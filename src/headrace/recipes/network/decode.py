@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from headrace.errors import DataError
 from headrace.recipes.network import vocabulary as v
-from headrace.recipes.network.rtt import decode_rtt
 
 __all__ = ["Measurement", "decode"]
 
@@ -106,7 +105,7 @@ def _blocks(values: list[int], place: int, end: int) -> dict[str, tuple[int, byt
 
 def _measurement(blocks: dict[str, tuple[int, bytes]], clock: int | None) -> Measurement:
     kind, data = blocks["result"]
-    rtt = None if kind == v.FAILED else float(decode_rtt(np.array(_number(data))))
+    rtt = None if kind == v.FAILED else float(v.decode_rtt(np.array(_number(data))))
     time = delta = None
     if "time" in blocks:
         kind, value = blocks["time"][0], _number(blocks["time"][1])

@@ -1,4 +1,5 @@
-"""A decoder-only transformer in plain JAX: rotary positions, RMS norms, gated feed-forward.
+"""A decoder-only transformer in plain JAX (rotary positions, RMS norms, gated feed-forward), its
+optimizer (AdamW of optax) and its step.
 
 Parameters are a dict of float32 arrays; those of the layers are stacked, and one `scan` goes
 through them, so that compiling takes as long as for one layer.
@@ -6,13 +7,38 @@ through them, so that compiling takes as long as for one layer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
 
-from headrace.recipes.network.config import ModelConfig
-from headrace.recipes.network.framework import jax, jnp
+from headrace.errors import UsageError
+from headrace.recipes.network.config import ModelConfig, TrainingConfig
 
-__all__ = ["Batch", "Parameters", "count_parameters", "init", "logits", "loss"]
+try:
+    import jax
+    import optax
+    from jax import numpy as jnp
+except ModuleNotFoundError as error:
+    if error.name not in ("jax", "optax"):
+        raise
+    raise UsageError(
+        f"the model of the network recipe needs {error.name}, which is not installed",
+        remedy="pip install 'headrace[jax]', and JAX's own wheel for your accelerator",
+    ) from error
+
+__all__ = [
+    "NEEDED",
+    "Batch",
+    "Parameters",
+    "TrainState",
+    "count_parameters",
+    "init",
+    "learning_rate",
+    "logits",
+    "loss",
+    "make_step",
+    "new_state",
+]
 
 Batch: TypeAlias = Mapping[str, Any]  #: the fields of the tokenizer
 Parameters: TypeAlias = dict[str, Any]
@@ -118,7 +144,7 @@ def _turned(x: Any, turn: tuple[Any, Any]) -> Any:
 
 
 def _mask(segments: Any) -> Any:
-    """Who may see whom in packed sequences: [B, 1, T, T]."""
+    """Which token may attend to which in packed sequences: [B, 1, T, T]."""
     return (segments[:, :, None] == segments[:, None, :])[:, None]
 
 
@@ -140,3 +166,80 @@ def _implementation(config: ModelConfig) -> Any:
         return config.attention
     gpu = jax.default_backend() == "gpu" and _precision(config) == jnp.bfloat16
     return "cudnn" if gpu and not config.packed else "xla"
+
+
+# -- the step --------------------------------------------------------------------------------------
+
+#: Fields of a batch that a step uses; the others need not travel to the device.
+NEEDED = ("inputs", "targets", "inputs_segmentation", "targets_segmentation", "inputs_position")
+
+
+class TrainState(NamedTuple):
+    """Everything that a step changes."""
+
+    parameters: Parameters
+    optimizer: Any  #: optax's own state
+    step: Any  #: steps that were taken
+
+
+def learning_rate(step: Any, config: TrainingConfig) -> Any:
+    """The learning rate of step number `step`, the first being 0: a warm-up, then a cosine."""
+    warm = config.lr * (step + 1) / max(1, config.warmup)
+    done = jnp.clip((step - config.warmup) / max(1, config.steps - config.warmup), 0, 1)
+    cosine = config.min_lr + (config.lr - config.min_lr) * (1 + jnp.cos(jnp.pi * done)) / 2
+    return jnp.where(step < config.warmup, warm, cosine)
+
+
+def _optimizer(config: TrainingConfig) -> Any:
+    """AdamW with the gradient cut to its norm, and decay on matrices alone."""
+    return optax.chain(
+        optax.clip_by_global_norm(config.clip),
+        optax.adamw(
+            lambda step: learning_rate(step, config),
+            *config.betas,
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            mask=_decayed,
+        ),
+    )
+
+
+def _decayed(parameters: Parameters) -> Any:
+    def is_matrix(path: tuple[Any, ...], _: Any) -> bool:
+        return "norm" not in str(getattr(path[-1], "key", ""))
+
+    return jax.tree_util.tree_map_with_path(is_matrix, parameters)
+
+
+def new_state(config: ModelConfig, training: TrainingConfig) -> TrainState:
+    """The state before the first step."""
+    state: TrainState = _new_state(config, training)
+    return state
+
+
+def _make_state(config: ModelConfig, training: TrainingConfig) -> TrainState:
+    parameters = init(config, training.seed)
+    return TrainState(parameters, _optimizer(training).init(parameters), jnp.zeros((), jnp.int32))
+
+
+_new_state = jax.jit(_make_state, static_argnums=(0, 1))
+
+
+@lru_cache(maxsize=8)
+def make_step(
+    config: ModelConfig, training: TrainingConfig
+) -> Callable[[TrainState, Batch], tuple[TrainState, Any]]:
+    """A compiled step: the state before and a batch to the state after and the loss.
+
+    The state that is given is used up, so that there is memory for one alone.
+    """
+    optimizer = _optimizer(training)
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, Any]:
+        value, gradient = jax.value_and_grad(loss)(state.parameters, batch, config)
+        changes, inner = optimizer.update(gradient, state.optimizer, state.parameters)
+        parameters = optax.apply_updates(state.parameters, changes)
+        return TrainState(parameters, inner, state.step + 1), value
+
+    compiled = jax.jit(step, donate_argnums=0)
+    return lambda state, batch: compiled(state, {name: batch[name] for name in NEEDED})

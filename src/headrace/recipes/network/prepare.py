@@ -10,6 +10,10 @@ error unless it is to be taken as empty. `survey` counts them.
 
 from __future__ import annotations
 
+import ipaddress
+import socket
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -18,14 +22,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DataError, UnknownFieldError, UsageError
-from headrace.recipes.network.addresses import Addresses, read_addresses
-from headrace.recipes.network.findings import Findings
-from headrace.recipes.network.md5 import md5_heads
-from headrace.recipes.network.rtt import FAILED_CODE, encode_rtt
-from headrace.recipes.network.shuffles import shuffle_codes
-from headrace.recipes.network.vocabulary import COLUMNS
+from headrace.recipes.network.orders import md5_heads, shuffle_codes
+from headrace.recipes.network.vocabulary import COLUMNS, FAILED_CODE, encode_rtt
 
-__all__ = ["PREPARED", "SECOND", "BadAddresses", "Prepared", "check_policy", "prepare", "survey"]
+__all__ = [
+    "PREPARED",
+    "SECOND",
+    "BadAddresses",
+    "Findings",
+    "Prepared",
+    "check_policy",
+    "parse_address",
+    "prepare",
+    "survey",
+]
 
 BadAddresses: TypeAlias = Literal["error", "empty"]
 Prepared: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -68,7 +78,7 @@ def _prepare(
     millis = pc.fill_null(rtt, np.nan).to_numpy(zero_copy_only=False)
     ends, bad = [], np.zeros(len(time), np.bool_)
     for name in ("src_addr", "dst_addr"):
-        addresses = read_addresses(_texts(_column(table, name), name))
+        addresses = _read_addresses(_texts(_column(table, name), name))
         wrong = addresses.disagree(version)
         if wrong.any():
             if bad_addresses == "error":
@@ -99,7 +109,7 @@ def _prepare(
     )
 
 
-def _order_seeds(src: Addresses, dst: Addresses, time: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+def _order_seeds(src: _Addresses, dst: _Addresses, time: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     """What the order of a row's blocks is drawn from: the MD5 of "src|dst|second"."""
     second = pc.cast(pc.divide(pa.array(time), SECOND), pa.string()).cast(pa.large_binary())
     bar = pa.scalar(b"|", pa.large_binary())
@@ -186,7 +196,7 @@ def _versions(column: Any, first_row: int) -> npt.NDArray[np.uint8]:
 
 
 def _bad_address(
-    addresses: Addresses, name: str, row: int, version: npt.NDArray[Any], first_row: int
+    addresses: _Addresses, name: str, row: int, version: npt.NDArray[Any], first_row: int
 ) -> DataError:
     text = addresses.texts[row].as_py().decode(errors="replace")
     family = int(addresses.family[row])
@@ -210,3 +220,105 @@ def _bad_row(
         field=name,
         remedy=f"Mend or drop the row{either}",
     )
+
+
+# -- addresses -------------------------------------------------------------------------------------
+
+_WIDTH = 16  # bytes kept for an address; the 4 of IPv4 come first
+_NONE, _BAD = 0, 1  # families beside 4 and 6
+
+
+@dataclass(frozen=True, slots=True)
+class _Addresses:
+    """The addresses of some rows."""
+
+    texts: Any  #: as the file has them, as an Arrow array of binary; nothing where there is none
+    bytes: npt.NDArray[np.uint8]  #: [n, 16], zeros where there is none
+    family: npt.NDArray[
+        np.uint8
+    ]  #: 4, 6, 0 where there is none, 1 where the text is not an address
+
+    def disagree(self, version: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Rows whose text is not an address of that version; having none agrees with both."""
+        wrong: npt.NDArray[np.bool_] = (self.family != _NONE) & (self.family != version)
+        return wrong
+
+
+def _read_addresses(column: Any) -> _Addresses:
+    """Parse an Arrow array of strings, plain or dictionary-encoded.
+
+    A file has thousands of addresses in millions of rows: each is parsed once.
+    """
+    if not pa.types.is_dictionary(column.type):
+        column = pc.dictionary_encode(column.cast(pa.large_binary()))
+    known = column.dictionary.cast(pa.large_binary())
+    parsed = [parse_address(text or b"") for text in known.to_pylist()]
+    parsed.append(parse_address(b""))  # for rows without one
+    families = np.array([family for family, _ in parsed], np.uint8)
+    packed = np.frombuffer(b"".join(data for _, data in parsed), np.uint8).reshape(-1, _WIDTH)
+    which = pc.fill_null(column.indices.cast(pa.int64()), len(known)).to_numpy(zero_copy_only=False)
+    texts = pc.fill_null(pc.take(known, column.indices), b"")
+    return _Addresses(texts, packed[which], families[which])
+
+
+@lru_cache(maxsize=1 << 16)
+def parse_address(text: bytes) -> tuple[int, bytes]:
+    """Family and 16 bytes of an address.
+
+    >>> parse_address(b"10.0.0.1")[1][:4]
+    b'\\n\\x00\\x00\\x01'
+    """
+    if not text:
+        return _NONE, bytes(_WIDTH)
+    try:
+        address = text.decode()
+        if b":" not in text:
+            return 4, socket.inet_pton(socket.AF_INET, address).ljust(_WIDTH, b"\0")
+        # Python's own parser knows zones (fe80::1%eth0) too, but takes ten times as long.
+        if b"%" in text:
+            return 6, ipaddress.IPv6Address(address).packed
+        return 6, socket.inet_pton(socket.AF_INET6, address)
+    except (OSError, ValueError):
+        return _BAD, bytes(_WIDTH)
+
+
+# -- findings --------------------------------------------------------------------------------------
+
+_WORDS = {
+    "no_source": "without a source address (all zeros)",
+    "no_destination": "without a destination address (all zeros)",
+    "bad_addresses": "with an address that does not parse, or is of the other version (all zeros)",
+    "failed": "failed (negative round-trip time)",
+    "not_a_time": "without a finite round-trip time (failed)",
+    "before_1970": "before 1970 (absolute times are 0)",
+    "backwards": "earlier than the row before (windows are sorted)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """Numbers of rows; they add up over row groups."""
+
+    rows: int = 0
+    no_source: int = 0  #: null or empty
+    no_destination: int = 0  #: null or empty
+    bad_addresses: int = 0  #: that were taken as empty
+    failed: int = 0  #: negative round-trip time
+    not_a_time: int = 0  #: round-trip time null, NaN or infinite
+    before_1970: int = 0
+    backwards: int = 0  #: earlier than the row before, in the same row group
+
+    def __add__(self, other: Findings) -> Findings:
+        names = (field.name for field in fields(self))
+        return Findings(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+    def __str__(self) -> str:
+        """One line a finding.
+
+        >>> print(Findings(rows=1000, failed=20))
+        1,000 rows
+          20 failed (negative round-trip time)
+        """
+        found = [(getattr(self, name), words) for name, words in _WORDS.items()]
+        lines = [f"  {count:,} {words}" for count, words in found if count]
+        return "\n".join([f"{self.rows:,} rows", *lines])

@@ -4,7 +4,7 @@
         for batch in batches:
             step(batch)          # int32 [256, 1024] under the names of `FIELDS`
 
-`token_rows` are the windows, for whoever wants other ways to them.
+`token_rows` are the windows, for other ways to them.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from headrace.catalog.parquet import has_parquet
+from headrace import RowLoader, RowOptions, RowSet
 from headrace.errors import UsageError
-from headrace.loader.rows import RowLoader, RowSet
 from headrace.recipes.network.prepare import (
     PREPARED,
     BadAddresses,
@@ -84,7 +83,7 @@ def token_rows(
     `options` are those of `hr.RowSet`: `store_limit`, `cache`, `eager`, `across_files`, `progress`.
     """
     check_policy(bad_addresses)
-    if isinstance(where, (str, os.PathLike)) and os.path.isdir(where) and not has_parquet(where):
+    if isinstance(where, (str, os.PathLike)) and os.path.isdir(where) and not _has_parquet(where):
         # A `RowSet` would take the files below it: those of train and test alike.
         raise UsageError(
             f"there are no Parquet files in {os.fspath(where)!r} itself",
@@ -102,20 +101,23 @@ def token_rows(
     )
 
 
-def token_loader(where: Where | RowSet, batch_size: int, **options: Any) -> RowLoader:
-    """Endless batches of tokens, shuffled over all files, by headrace's threads and processes.
+def token_loader(
+    where: Where | RowSet, options: RowOptions | None = None, /, **changes: Any
+) -> RowLoader:
+    """Endless batches of tokens, shuffled over all files, by headrace's workers.
 
-    `options` are those of `hr.RowLoader` (`seed`, `shuffle`, `threads`, `budget`, `rank`, ...); for
-    those of the windows give what `token_rows` returns instead of the folder.
+    It takes `hr.RowOptions` or its fields (`batch_size`, `seed`, `shuffle`, `workers`, ...);
+    for the
+    options of the windows give what `token_rows` returns instead of the folder.
     """
     rows = where if isinstance(where, RowSet) else token_rows(where)
     return RowLoader(
         rows,
-        batch_size=batch_size,
+        options,
         transform=tokenize_windows,
         outputs=OUTPUTS,
         many=True,
-        **options,
+        **changes,
     )
 
 
@@ -136,3 +138,8 @@ def token_pipeline(where: Where | RowSet, batch_size: int, **options: Any) -> Pi
         many=True,
         **options,
     )
+
+
+def _has_parquet(folder: str | os.PathLike[str]) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name.endswith(".parquet") for entry in entries)

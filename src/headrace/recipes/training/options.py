@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +30,7 @@ __all__ = [
     "agreed",
     "check_path",
     "data_defaults",
+    "generated_once",
 ]
 
 
@@ -68,30 +69,38 @@ class SyntheticData:
 
     def make(self) -> Path:
         """The folder with the datasets; generated unless it is there already."""
-        folder = self.folder()
-        if folder.is_dir():
-            return folder
-        aside = folder.with_name(f".{folder.name}.{os.getpid()}")
-        try:
-            aside.mkdir(parents=True)
+
+        def write(folder: Path) -> None:
+            folder.mkdir(parents=True)
             synthesize(
-                aside,
+                folder,
                 preset=self.preset,
                 only=self.only,
                 episodes=self.episodes,
                 seed=self.seed,
                 _max_steps=self.max_steps,
             )
-            aside.rename(folder)
-        except OSError as error:
-            if not folder.is_dir():  # else another run was faster
-                raise UsageError(
-                    f"data cannot be generated in {str(folder.parent)!r}: {error.strerror}",
-                    remedy="Set HEADRACE_CACHE to a folder with space, or give data.root",
-                ) from None
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+
+        return generated_once(self.folder(), write)
+
+
+def generated_once(folder: Path, write: Callable[[Path], None]) -> Path:
+    """A folder that `write` fills, unless it is there already; never half filled."""
+    if folder.is_dir():
         return folder
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        write(aside)
+        aside.rename(folder)
+    except OSError as error:
+        if not folder.is_dir():  # else another run was faster
+            raise UsageError(
+                f"data cannot be generated in {str(folder.parent)!r}: {error.strerror}",
+                remedy="Set HEADRACE_CACHE to a folder with space, or give data.root",
+            ) from None
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return folder
 
 
 @dataclass(frozen=True, slots=True)

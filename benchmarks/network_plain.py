@@ -1,6 +1,8 @@
-"""The tokenizer in plain Python, one row after the other, as it would be described to somebody.
+"""The plain twins of the network recipe: what its fast code is held to, and measured against.
 
-It is the judge of the fast one (`prepare` and `tokenize`), which must give the same tokens.
+`reference_tokens` is the tokenizer, row by row, with Python's own `hashlib` and `random`.
+`memory_batches` gives batches from rows in memory, in a global shuffle: nothing can be faster on
+one core than tokenizing rows that are there already.
 """
 
 from __future__ import annotations
@@ -10,12 +12,30 @@ import ipaddress
 import math
 import random
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow.parquet as pq
+
+from headrace.errors import HeadraceError, UsageError
+from headrace.recipes.network import FIELDS, prepare, tokenize_windows
 from headrace.recipes.network import vocabulary as v
+from headrace.recipes.network.prepare import BadAddresses, Prepared
+from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS
+from headrace.sampling import check_seed, hash_ints, permute
 
-__all__ = ["Row", "reference_fields", "reference_measurements", "reference_tokens"]
+__all__ = [
+    "Row",
+    "memory_batches",
+    "read_rows",
+    "reference_fields",
+    "reference_measurements",
+    "reference_tokens",
+]
 
 _SECOND = 1_000_000_000
 _WORD = (1 << 64) - 1
@@ -143,3 +163,47 @@ def _mix(word: int) -> int:
     word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 & _WORD
     word = (word ^ word >> 27) * 0x94D049BB133111EB & _WORD
     return word ^ word >> 31
+
+
+def read_rows(folder: str | Path, *, bad_addresses: BadAddresses = "error") -> Prepared:
+    """All rows of a folder's Parquet files, by name, prepared: 44 bytes each."""
+    files = sorted(Path(folder).glob("*.parquet"))
+    if not files:
+        raise UsageError(
+            f"there are no Parquet files in {str(folder)!r}",
+            remedy="Give the folder of a split, such as data/train",
+        )
+    parts = []
+    for file in files:
+        try:
+            table = pq.read_table(file, columns=list(COLUMNS))
+            parts.append(prepare(table, bad_addresses=bad_addresses))
+        except HeadraceError as error:
+            raise error.within(file=str(file)) from None
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def memory_batches(
+    columns: Mapping[str, npt.NDArray[Any]], batch_size: int, *, seed: int = 0, start: int = 0
+) -> Iterator[dict[str, npt.NDArray[np.int32]]]:
+    """Endless batches of windows of 64 rows, each epoch in another order; `start` batches in.
+
+    Windows that do not fill a batch at the end of an epoch begin the next one.
+    """
+    rows = len(columns["time"])
+    windows = max(1, (rows - ROWS) // ROWS + 1)
+    each = min(rows, ROWS)
+    if batch_size < 1:
+        raise UsageError(f"batch_size is {batch_size}", remedy="Give a number from 1 upwards")
+    check_seed(seed)
+    places = np.arange(each)
+    while True:
+        draw = start * batch_size + np.arange(batch_size)
+        epoch, within = np.divmod(draw, windows)
+        window = permute(within, windows, hash_ints(seed, epoch))
+        chosen = (window * ROWS)[:, None] + places
+        batch = {name: np.empty((batch_size, LENGTH), np.int32) for name in FIELDS}
+        taken = {name: values[chosen] for name, values in columns.items()}
+        tokenize_windows(taken, window, epoch, seed, batch)
+        yield batch
+        start += 1

@@ -1,0 +1,143 @@
+"""What `headrace train` is told about a run on network measurements; read without JAX."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import headrace
+from headrace import RowOptions
+from headrace.catalog import cache_folder
+from headrace.config import plain, typed
+from headrace.errors import UsageError
+from headrace.recipes.network.config import ModelConfig, TrainingConfig
+from headrace.recipes.training.options import check_path, generated_once
+from headrace.testing import synthesize_network
+
+__all__ = ["DEFAULTS", "NetworkOptions", "read"]
+
+_PRESETS = ("base", "tiny")
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticRows:
+    """Measurements of `headrace synth --preset network`, generated once into the cache."""
+
+    files: int = 8
+    rows: int = 4096  #: of each file
+    seed: int = 0
+
+    def folder(self) -> Path:
+        """Where they are, or would be."""
+        words = json.dumps([asdict(self), headrace.__version__]).encode()
+        return cache_folder() / "synth" / f"network-{hashlib.sha256(words).hexdigest()[:16]}"
+
+    def make(self) -> Path:
+        """The folder with the files; generated unless it is there already."""
+
+        def write(folder: Path) -> None:
+            synthesize_network(folder, rows=self.rows, files={"train": self.files}, seed=self.seed)
+
+        return generated_once(self.folder(), write) / "train"
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkData:
+    """Which rows, and how they are loaded."""
+
+    root: str | None = None  #: folder of Parquet files, such as DATA/train; null: generated rows
+    synth: SyntheticRows = field(default_factory=SyntheticRows)
+    loader: RowOptions = field(default_factory=lambda: RowOptions(batch_size=16))
+
+
+@dataclass(frozen=True, slots=True)
+class Reporting:
+    """Where a run is archived, and how often it reports."""
+
+    runs: str = "runs"  #: folder of the run folders
+    print_every: int = 10  #: steps between two lines and two rows of metrics.csv
+
+    def __post_init__(self) -> None:
+        if self.print_every < 1:
+            raise UsageError(f"print_every is {self.print_every}", remedy="Give 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkOptions:
+    """A run of the recipe, every value checked."""
+
+    experiment: str
+    name: str  #: of the run's folder
+    data: NetworkData
+    preset: str  #: what the model's values began with
+    model: ModelConfig
+    training: TrainingConfig
+    logging: Reporting
+
+    @property
+    def runs(self) -> str:
+        """The folder of the run folders."""
+        return self.logging.runs
+
+    @property
+    def resume(self) -> str | None:
+        """The run or checkpoint to continue."""
+        return self.training.resume
+
+    def config(self) -> dict[str, Any]:
+        """All of it as plain values, as `--cfg` prints and config.yaml keeps them."""
+        return {
+            "experiment": self.experiment,
+            "recipe": "network",
+            "name": self.name,
+            "data": plain(self.data),
+            "model": {"preset": self.preset, **plain(self.model)},
+            "training": plain(self.training),
+            "logging": plain(self.logging),
+        }
+
+
+#: Config groups whose defaults are those of a dataclass.
+DEFAULTS = {"data": NetworkData(), "training": TrainingConfig(), "logging": Reporting()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The config as it is composed; the model is read after its preset."""
+
+    data: NetworkData = field(default_factory=NetworkData)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    logging: Reporting = field(default_factory=Reporting)
+    recipe: str = "network"
+    name: str | None = None
+
+
+def read(experiment: str, values: Mapping[str, Any]) -> NetworkOptions:
+    """The options of a composed config."""
+    groups = typed(_Groups, values)
+    given = dict(groups.model)
+    preset = given.pop("preset", "base")
+    if preset not in _PRESETS:
+        raise UsageError(f"model.preset is {preset!r}", remedy=f"Give one of {', '.join(_PRESETS)}")
+    base: ModelConfig = getattr(ModelConfig, preset)()
+    model = typed(ModelConfig, {**plain(base), **given}, "model")
+    check_path("training.resume", groups.training.resume)
+    if groups.data.root is not None and not Path(groups.data.root).exists():
+        raise UsageError(
+            f"data.root is {groups.data.root!r}, and there is no such folder",
+            remedy="Give the folder of a split, such as data.root=DATA/train",
+        )
+    return NetworkOptions(
+        experiment,
+        groups.name or experiment,
+        groups.data,
+        preset,
+        model,
+        groups.training,
+        groups.logging,
+    )
