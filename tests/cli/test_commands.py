@@ -285,7 +285,7 @@ def test_report_compares_several_runs_in_one_page(run, tmp_path, monkeypatch):
     assert found["verdict"].startswith("a is fastest")
     assert [entry["label"] for entry in found["runs"]] == ["a", "b"]
     assert found["runs"][0]["figures"]["samples_per_s"] > 800
-    assert found["runs"][0]["mixture"]["bridge"]["requested"] == pytest.approx(1 / 3)
+    assert found["runs"][0]["mixture"]["bridge"]["asked"] == pytest.approx(1 / 3)
     times = found["runs"][0]["batch_time"]
     assert sum(group["batches"] for group in times["by_dominant_dataset"]) == 380
     assert times["switch"]["batches"] + times["stay"]["batches"] == 379

@@ -109,7 +109,7 @@ def write_made_run(
         "bytes_read_per_sample": 61_234.5,
         "cpu_s_per_sample": 0.00152,
         "mixture": {
-            n: {"requested": float(w), "actual": float(s)}
+            n: {"asked": float(w), "served": float(s)}
             for n, w, s in zip(names, weights, served, strict=True)
         },
         "stages": STAGES if stages is True else stages or None,

@@ -109,10 +109,10 @@ def test_a_run_has_every_figure_and_every_file(job, tmp_path):
 
 def test_served_shares_are_counted_beside_those_asked(job, tmp_path):
     _, result = bench(job, settings=SHORT, runs=tmp_path)
-    assert result["mixture"]["bridge"]["requested"] == 0.25
+    assert result["mixture"]["bridge"]["asked"] == 0.25
     records = records_of(next(tmp_path.iterdir()))[2:]
     served = sum(r["dataset_counts"].get("bridge", 0) for r in records)
-    assert result["mixture"]["bridge"]["actual"] == pytest.approx(served / 96)
+    assert result["mixture"]["bridge"]["served"] == pytest.approx(served / 96)
 
 
 def test_a_simulated_step_is_part_of_the_time_and_not_of_the_stall(job, tmp_path):

@@ -160,7 +160,7 @@ def test_a_page_says_which_run_it_is_how_long_and_how_it_was_measured(tmp_path):
 def test_shares_and_stages_show_their_figures(tmp_path):
     busy = {"read": {"busy_s": 1.0, "waiting_s": 0.0}, "decode": {"busy_s": 9.0, "waiting_s": 0.0}}
     idle = {"waiting for work": {"busy_s": 0.0, "waiting_s": 2.0}}
-    mixture = {"a": {"requested": 0.25, "actual": 0.2}, "b": {"requested": 0.75, "actual": 0.8}}
+    mixture = {"a": {"asked": 0.25, "served": 0.2}, "b": {"asked": 0.75, "served": 0.8}}
     run = read_run(write_made_run(tmp_path / "run", stages={**busy, **idle}, mixture=mixture))
     assert {"a", "25% / 20%", "b", "75% / 80%", " requested"} <= set(texts(shares([run])))
     # No stage has both times: one bar each.

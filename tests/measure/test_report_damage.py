@@ -74,7 +74,7 @@ def test_any_one_damaged_file_leaves_a_report_of_the_rest(tmp_path, spoil):
 def test_values_that_are_no_numbers_are_left_out_not_drawn(tmp_path):
     folder = write_made_run(
         tmp_path / "run", batches=30, samples_per_s=None, p50_s="fast", peak_rss_mb=math.nan,
-        budget_mb=math.inf, limit_ratio=None, mixture={"a": {"requested": None}, "b": 3, "c": {}},
+        budget_mb=math.inf, limit_ratio=None, mixture={"a": {"asked": None}, "b": 3, "c": {}},
         stages={"read": {"busy_s": None, "waiting_s": math.nan}, "decode": None},
     )  # fmt: skip
     lines = (folder / "batch_times.jsonl").read_text().splitlines()

@@ -49,7 +49,7 @@ def test_the_summary_counts_right_on_data_made_by_hand(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     write_lines(folder / "batch_times.jsonl", made_batches(rows, warmup=1))
-    mixture = {"a": {"requested": 0.5, "actual": None}, "b": {"requested": 0.5, "actual": 0.45}}
+    mixture = {"a": {"asked": 0.5, "served": None}, "b": {"asked": 0.5, "served": 0.45}}
     (folder / "result.json").write_text(json.dumps({"name": "hand", "mixture": mixture}))
     lines = mixture_summary(read_run(folder)).splitlines()
     assert lines[:6] == [
@@ -67,8 +67,8 @@ def test_the_summary_counts_right_on_data_made_by_hand(tmp_path):
         "  c: dominant in 1 (20.00%)",
     ]
     table = {line.split()[0]: line.split()[1:] for line in lines[11 : lines.index("", 11)]}
-    assert table["a"] == ["50.000%", "30.000%", "-20.000%"]  # actual as counted
-    assert table["b"] == ["50.000%", "45.000%", "-5.000%"]  # actual as the result states it
+    assert table["a"] == ["50.000%", "30.000%", "-20.000%"]  # served as counted
+    assert table["b"] == ["50.000%", "45.000%", "-5.000%"]  # served as the result states it
     assert table["c"] == ["-", "20.000%", "-"]
 
 

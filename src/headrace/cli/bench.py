@@ -31,6 +31,9 @@ loader.keep_free, loader.on_error), or of a backend's own options (tfdata.*).
 """
 
 
+_BATCH_TIMES = ("p50", "p90", "p99", "max")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("mixture", metavar="MIXTURE", help="a YAML file or a packaged mixture")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="dotted overrides")
@@ -72,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
         validate_every=args.validate_every,
         validate_batches=args.validate_batches,
     )
-    rivals = args.versus.split(",") if args.versus else []
-    backends = [args.backend, *(name for name in rivals if name != args.backend)]
+    others = args.versus.split(",") if args.versus else []
+    backends = list(dict.fromkeys([args.backend, *others]))
     jobs = jobs_of(args.mixture, args.overrides, backends)
     with run_line(quiet=args.json.on_stdout, step=args.compute > 0) as watch:
         if args.limit:
@@ -107,6 +110,7 @@ def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> 
 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:
     from headrace.measure.evidence import run_evidence
+    from headrace.measure.quantities import megabytes, seconds
     from headrace.measure.runs import read_run
     from headrace.measure.verdict import give_verdict, nearer_limit
 
@@ -120,17 +124,16 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
     lines = [
         ("samples/s", f"{result['samples_per_s']:,.0f}{spread}"),
         ("of the decode limit", _share(result)),
-        ("first batch", _seconds(result["first_batch_s"])),
+        ("first batch", seconds(result["first_batch_s"])),
         (
             "batch",
-            f"p50 {_ms(result['p50_s'])}, p90 {_ms(result['p90_s'])}, "
-            f"p99 {_ms(result['p99_s'])}, max {_ms(result['max_s'])}",
+            ", ".join(f"{name} {seconds(result[f'{name}_s'])}" for name in _BATCH_TIMES),
         ),
-        ("stall per step", _ms(result["stall_s_per_step"])),
+        ("stall per step", seconds(result["stall_s_per_step"])),
         (
             "memory",
-            f"{result['peak_anon_mb']:,.0f} MB anonymous at most"
-            + (f", budget {result['budget_mb']:,.0f} MB" if result["budget_mb"] else ""),
+            f"{megabytes(result['peak_anon_mb'])} anonymous at most"
+            + (f", budget {megabytes(result['budget_mb'])}" if result["budget_mb"] else ""),
         ),
         ("nearer limit", nearer_limit(evidence)),
         ("verdict", give_verdict(evidence).headline),
@@ -138,7 +141,7 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
     if result["validations"]:
         start, most = result["validation_start_s"], result["validation_start_max_s"]
         passes = f"{result['validations']} passes"
-        lines.append(("validation start", f"{_seconds(start)}, at most {_seconds(most)}, {passes}"))
+        lines.append(("validation start", f"{seconds(start)}, at most {seconds(most)}, {passes}"))
     for name, value in lines:
         print(f"{name:<20} {value}")
 
@@ -168,12 +171,12 @@ def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch
             rows.append(
                 (
                     backend,
-                    _middle(row["samples_per_s"], "{:,.0f}"),
-                    _middle(row["limit_ratio"], "{:.2f}"),
-                    _middle(row["first_batch_s"], "{:.2f} s"),
-                    _middle(row["peak_anon_mb"], "{:,.0f} MB"),
+                    _median(row["samples_per_s"], "{:,.0f}"),
+                    _median(row["limit_ratio"], "{:.2f}"),
+                    _median(row["first_batch_s"], "{:.2f} s"),
+                    _median(row["peak_anon_mb"], "{:,.0f} MB"),
                     row["shuffle"],
-                    "" if row["status"] == "complete" and not row["cause"] else _why(row),
+                    _problem(row),
                 )
             )
         print_table(
@@ -191,11 +194,13 @@ def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch
     return 0 if all(row["status"] == "complete" for row in found.rows.values()) else 1
 
 
-def _why(row: dict[str, Any]) -> str:
-    return f"{row['status']}: {row['cause']}" if row["cause"] else str(row["status"])
+def _problem(row: dict[str, Any]) -> str:
+    if not row["cause"]:
+        return "" if row["status"] == "complete" else str(row["status"])
+    return f"{row['status']}: {row['cause']}"
 
 
-def _middle(values: dict[str, Any] | None, pattern: str) -> str:
+def _median(values: dict[str, Any] | None, pattern: str) -> str:
     return "-" if values is None else pattern.format(values["median"])
 
 
@@ -220,11 +225,3 @@ def _limits(job: Job, args: argparse.Namespace, watch: Watch) -> int:
         )
         print(f"\narchived in {begun.folder}")
     return 0
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f} s"
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{1000 * value:.1f} ms"

@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     from headrace.measure.verdict import give_verdict, verdict_text
 
     if (args.mixture is None) == (args.run_folder is None):
-        raise UsageError("neither or both of MIXTURE and --run", remedy="Give one of them")
+        both = "both MIXTURE and --run" if args.mixture else "neither MIXTURE nor --run"
+        raise UsageError(f"{both} given", remedy="Give one of them")
     evidence = _evidence(args)
     evidence = replace(
         evidence,

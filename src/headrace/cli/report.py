@@ -95,7 +95,7 @@ def _as_json(run: Run) -> dict[str, Any]:
         "measured_batches": len(run.batches.measured()),
         "figures": dict(run.numbers),
         "mixture": {
-            name: {"requested": share.requested, "actual": share.actual}
+            name: {"asked": share.requested, "served": share.actual}
             for name, share in run.mixture.items()
         },
         "batch_time": {

@@ -641,14 +641,14 @@ def read_run(folder: Path) -> Run:
 def _mixture(stated: Any, batches: Batches) -> dict[str, Share]:
     """The shares that the result states; actual ones that it does not are counted."""
     shares = {
-        name: Share(finite(share.get("requested")), finite(share.get("actual")))
+        name: Share(finite(share.get("asked")), finite(share.get("served")))
         for name, share in objects(stated)
     }
-    if counted := batches.shares():
-        for name in dict.fromkeys([*shares, *counted]):
+    if served := batches.shares():
+        for name in dict.fromkeys([*shares, *served]):
             share = shares.get(name, Share(None, None))
             if share.actual is None:
-                shares[name] = Share(share.requested, counted.get(name, 0.0))
+                shares[name] = Share(share.requested, served.get(name, 0.0))
     return shares
 
 
@@ -680,7 +680,7 @@ def summarise(
     if "bytes_read" in after:
         read = after["bytes_read"] - before.get("bytes_read", 0)
     count = measured.get("samples") or samples  # that time and bytes were spent on
-    requested, actual = limit["asked"] if limit else {}, batches.shares()
+    asked, served = limit["asked"] if limit else {}, batches.shares()
     return {
         "name": request["name"],
         "backend": request["backend"],
@@ -710,10 +710,10 @@ def summarise(
         "validation_start_max_s": measured.get("validation_start_max_s"),
         "mixture": {
             name: {
-                "requested": requested.get(name),
-                "actual": actual.get(name, 0.0) if actual else None,
+                "asked": asked.get(name),
+                "served": served.get(name, 0.0) if served else None,
             }
-            for name in {**requested, **actual}
+            for name in {**asked, **served}
         },
         "stages": _stages(before, after),
         "shuffle": request.get("shuffle"),

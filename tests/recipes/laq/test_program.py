@@ -124,10 +124,10 @@ def test_a_run_leaves_its_folder_result_profile_verdict_and_report(train):
         min(map(float, losses(run, "val/loss").values()))
     )
     assert 0 <= result["loader_share"] <= 1
-    assert {n: round(s["requested"], 3) for n, s in result["mixture"].items()} == dict.fromkeys(
+    assert {n: round(s["asked"], 3) for n, s in result["mixture"].items()} == dict.fromkeys(
         NAMES, 0.5
     )
-    assert sum(share["actual"] for share in result["mixture"].values()) == pytest.approx(1)
+    assert sum(share["served"] for share in result["mixture"].values()) == pytest.approx(1)
     profile = json.loads((run / "profiles" / "profile.json").read_text())
     assert profile["steps"] == 11
     assert sum(profile["shares"].values()) == pytest.approx(1)

@@ -174,10 +174,11 @@ def mixture_summary(run: Run) -> str:
         lines.append(f"  {_cell(name)}: dominant in {count} ({100 * count / len(dominant):.2f}%)")
     rows = []
     for name, part in sorted(run.mixture.items(), key=lambda item: -(item[1].actual or 0.0)):
-        wanted, actual = part.requested, part.actual
-        known = wanted is not None and actual is not None
-        apart = f"{100 * (actual - wanted):+.3f}%" if known else "-"  # type: ignore[operator]
-        rows.append((name, share(wanted, 3), share(actual, 3), apart))
+        apart = (
+            None if part.requested is None or part.actual is None else part.actual - part.requested
+        )
+        words = "-" if apart is None else f"{100 * apart:+.3f}%"
+        rows.append((name, share(part.requested, 3), share(part.actual, 3), words))
     lines += ["", *_aligned(("dataset", "requested", "actual", "difference"), rows), ""]
     return "\n".join([*lines, *(table.text() for table in run_tables(run))])
 

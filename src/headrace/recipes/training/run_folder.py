@@ -318,7 +318,7 @@ def write_result(
     result["loader_share"] = stall / mean if stall is not None and mean else None
     served = result["mixture"]
     result["mixture"] = {
-        each: {"requested": asked.get(each), "actual": served.get(each, {}).get("actual")}
+        each: {"asked": asked.get(each), "served": served.get(each, {}).get("served")}
         for each in {**asked, **served}
     }
     result |= {"program": "train", "world": world, **own}
