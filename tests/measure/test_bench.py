@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,11 +15,7 @@ from headrace.measure import bench as bench_module
 from headrace.measure.bench import bench, compare, mean_limit
 from headrace.measure.job import BenchSettings, Job, jobs_of
 from headrace.measure.machine import (
-    MemoryWatch,
     descendants,
-    machine_facts,
-    tree_cpu_seconds,
-    tree_memory,
 )
 from headrace.testing import synthesize
 
@@ -330,32 +325,6 @@ def test_a_stall_is_only_shown_of_a_step(step, shown):
 
 
 # -- parts ---------------------------------------------------------------------------------------
-
-
-def test_memory_and_time_of_children_are_counted():
-    code = "x = bytearray(60_000_000); sum(range(3_000_000)); print('ready', flush=True); input()"
-    before, cpu = tree_memory(os.getpid()), tree_cpu_seconds(os.getpid())
-    watch = MemoryWatch(os.getpid())
-    watch.now()
-    watch._next = float("inf")  # from here on only what has changed is counted
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        assert child.stdout.readline() == b"ready\n"
-        after, watched = tree_memory(os.getpid()), watch.now()
-        assert child.pid in descendants(os.getpid())
-        assert tree_cpu_seconds(os.getpid()) > cpu
-        child.stdin.close()
-    assert after.anonymous - before.anonymous > 55_000_000
-    assert abs(watched.anonymous - after.anonymous) < 10_000_000
-    assert after.rss >= after.anonymous
-
-
-def test_the_machine_s_facts_are_json(tmp_path):
-    facts = json.loads(json.dumps(machine_facts(tmp_path)))
-    assert facts["cores_allowed"] >= 1
-    assert facts["versions"]["numpy"]
-    assert facts["disk"]["free_bytes"] > 0
 
 
 def test_limits_before_and_after_a_run_are_averaged():

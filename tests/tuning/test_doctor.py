@@ -10,7 +10,6 @@ import headrace as hr
 from headrace.cli.main import main
 from headrace.loader.loader import feed_of
 from headrace.measure.evidence import run_evidence
-from headrace.measure.limit import source_costs
 from headrace.measure.report import write_run_report
 from headrace.measure.runs import read_run
 from headrace.measure.verdict import give_verdict, run_verdict
@@ -191,17 +190,6 @@ def test_validation_in_a_pause_is_not_counted(loaders):
             with doctor.pause():
                 time.sleep(0.3)
     assert doctor.evidence().step_s < 0.3
-
-
-def test_every_source_has_its_costs_and_nothing_is_drawn(loaders):
-    loader = loaders()
-    costs = {cost.name: cost for cost in source_costs(loader, seconds=0.03)}
-    assert list(costs) == ["bridge", "ucsd_kitchen", "kuka"]
-    assert sum(cost.share for cost in costs.values()) == pytest.approx(1, abs=1e-3)
-    assert (costs["bridge"].encoding, costs["bridge"].height) == ("jpeg", 480)
-    assert (costs["ucsd_kitchen"].encoding, costs["ucsd_kitchen"].width) == ("png", 640)
-    assert all(cost.decode_s > 0 and cost.bytes > 1000 for cost in costs.values())
-    assert loader.state_dict()["draws"] == 0
 
 
 def test_a_torch_loader_can_be_watched(mixture):

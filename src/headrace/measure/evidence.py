@@ -299,7 +299,7 @@ def _figures_evidence(run: Run) -> Evidence:
 
 
 def _ending(run: Run) -> str:
-    return f"the run is {run.status}" + (f": {run.cause}" if run.cause else "")
+    return f"status of the run: {run.status}" + (f" ({run.cause})" if run.cause else "")
 
 
 def _inner(values: Mapping[str, Any], key: str) -> dict[str, Any]:
