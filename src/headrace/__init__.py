@@ -32,7 +32,7 @@ from headrace.formats.features import Field, Schema
 from headrace.formats.rlds import find_datasets
 from headrace.loader import Batch, Loader, LoaderOptions
 from headrace.loader.options import RowOptions, WindowSpec
-from headrace.loader.rows import RowLoader, RowSet
+from headrace.loader.rows import RowLoader, RowSet, RowTransform, WindowDraw
 from headrace.reading.local import ByteRange
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ __all__ = [
     "RowLoader",
     "RowOptions",
     "RowSet",
+    "RowTransform",
     "Schema",
     "SelectionError",
     "Source",
@@ -70,6 +71,7 @@ __all__ = [
     "UnknownDatasetError",
     "UnknownFieldError",
     "UsageError",
+    "WindowDraw",
     "WindowSpec",
     "WorkerError",
     "__version__",

@@ -102,7 +102,8 @@ def native_samples(mixture):
             ],
         }
     )
-    with hr.Loader(whole, batch_size=8, image_size=SIZE, keep_free=0, workers=2) as loader:
+    options = {"batch_size": 8, "image_size": SIZE, "keep_free": 0, "workers": 2}
+    with hr.Loader(whole, action="sum", **options) as loader:
         return samples(loader.validation())
 
 

@@ -12,12 +12,14 @@ from headrace.config.documents import parse_override
 from headrace.config.typed import nearest, typed
 from headrace.errors import UsageError
 from headrace.loader import Loader
-from headrace.loader.options import LoaderOptions, Metadata
+from headrace.loader.options import ActionMode, LoaderOptions, Metadata
 
-__all__ = ["JOB_KEYS", "OWN_KEYS", "BenchSettings", "Job", "jobs_of"]
+__all__ = ["ACTION", "JOB_KEYS", "OWN_KEYS", "BenchSettings", "Job", "jobs_of"]
 
 #: `loader.` keys that every backend gets.
 JOB_KEYS = ("batch_size", "image_size", "seed", "metadata", "workers")
+#: What every backend delivers as the action of a sample.
+ACTION: ActionMode = "sum"
 #: `loader.` keys that only headrace's own loader has; the same as `headrace.` ones.
 OWN_KEYS = ("memory", "keep_free", "on_error", "max_errors", "resize")
 
@@ -36,7 +38,8 @@ class Job:
 
     def loader(self, **options: Any) -> Loader:
         """headrace's own loader of it, with other options of its own."""
-        return Loader(self.mixture, **{key: getattr(self, key) for key in JOB_KEYS}, **options)
+        shared: Any = {key: getattr(self, key) for key in JOB_KEYS}
+        return Loader(self.mixture, action=ACTION, **shared, **options)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""

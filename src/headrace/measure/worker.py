@@ -221,7 +221,7 @@ def _limit(request: dict[str, Any], _folder: Path, report: Report) -> dict[str, 
         decode = decode_limit(loader, seconds=request["seconds"], processes=job.workers)
         report({"phase": "measuring the storage limit"})
         storage = storage_limit(loader, seconds=request["seconds"] / 2, processes=job.workers)
-        asked = loader.statistics().asked
+        asked = loader.statistics().shares
     return {
         "decode_limit_samples_per_s": decode.samples_per_s,
         "storage_limit_bytes_per_s": storage.bytes_per_s,

@@ -20,7 +20,7 @@ from headrace.loader import Batch
 from headrace.loader.options import LoaderOptions
 from headrace.loader.samples import MixtureSamples
 from headrace.loader.sizes import requested_workers
-from headrace.measure.job import Job
+from headrace.measure.job import ACTION, Job
 
 __all__ = [
     "Baseline",
@@ -141,6 +141,7 @@ def job_options(job: Job) -> LoaderOptions:
         image_size=job.image_size,
         seed=job.seed,
         metadata=job.metadata,
+        action=ACTION,
         workers=job.workers,
     )
 
