@@ -42,7 +42,6 @@ class Job:
         return Loader(self.mixture, action=ACTION, **shared, **options)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "mixture": self.mixture.to_dict(),
             **{key: getattr(self, key) for key in JOB_KEYS},
@@ -51,7 +50,6 @@ class Job:
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Job:
-        """The inverse of `to_dict`."""
         return Job(**{**values, "mixture": Mixture.from_dict(values["mixture"])})
 
 
@@ -96,7 +94,6 @@ class BenchSettings:
         return self.steps is not None and steps >= self.steps
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return asdict(self)
 
 

@@ -43,7 +43,6 @@ def _stop(_number: int, _frame: Any) -> None:
 
 
 def _measure(request: dict[str, Any], folder: Path, report: Report) -> dict[str, Any]:
-    """Run a backend."""
     baseline = find_baseline(request["backend"])
     check_installed(baseline)
     settings = BenchSettings(**request["settings"])
@@ -177,7 +176,6 @@ class _Validations:
             )
 
     def after(self, batches: int) -> None:
-        """Validate, if it is time for it."""
         if not self._every or batches % self._every or not isinstance(self._opened, Validates):
             return
         began = time.perf_counter()
@@ -232,7 +230,6 @@ def _limit(request: dict[str, Any], _folder: Path, report: Report) -> dict[str, 
 
 
 def main() -> None:
-    """Carry out the request."""
     folder = Path(sys.argv[1])
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print goes to the log
