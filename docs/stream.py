@@ -45,9 +45,9 @@ with hr.Loader(mixture, batch_size=64, image_size=256, seed=0) as loader:
     )
     total = sum(served.values())
     print(f"shares           asked and served over {total:,} samples:")
-    for name, share in list(figures.asked.items())[:5]:
+    for name, share in list(figures.shares.items())[:5]:
         print(f"  {name:<22} {share:7.3%} {served[name] / total:7.3%}")
-    worst = max(abs(served[name] / total - share) for name, share in figures.asked.items())
+    worst = max(abs(served[name] / total - share) for name, share in figures.shares.items())
     print(f"  ... {len(served) - 5} more, at most {worst:.2%} apart (exact in every 65,536 draws)")
 
     state = loader.state_dict()

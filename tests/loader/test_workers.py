@@ -22,6 +22,7 @@ from headrace.engine import workers as workers_module
 from headrace.engine.shared import SharedMemory, map_region
 from headrace.engine.slots import ArraySpec, Slot, slot_views
 from headrace.engine.workers import PROCESS_BYTES, receive, send
+from headrace.errors import ImageError, WorkerError
 from headrace.loader.loader import feed_of
 from headrace.reading.local import LocalFiles
 from tests.loader.conftest import NAMES, make_mixture, spoil_frame
@@ -173,7 +174,7 @@ def test_a_crashed_process_is_an_error_that_says_what_it_was_reading(mixture, lo
     with_processes(loader)
     (pid,) = loader.statistics().engine.processes
     os.kill(pid, signal.SIGSEGV)
-    with pytest.raises(hr.WorkerError, match="signal 11") as caught:
+    with pytest.raises(WorkerError, match="signal 11") as caught:
         for _ in range(50):
             next(loader)
     assert caught.value.dataset in NAMES
@@ -229,7 +230,7 @@ def test_a_damaged_frame_raises_with_its_place_from_a_process(own, loaders, at_o
     loader = loaders(make_mixture(own, ["bridge"]), files=LocalFiles())
     with_processes(loader)
     number, t, where = spoil_frame(own)
-    with pytest.raises(hr.ImageError) as caught:
+    with pytest.raises(ImageError) as caught:
         for _ in range(80):
             next(loader)
     error = caught.value

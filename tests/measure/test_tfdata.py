@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.errors import DataError, SelectionError, SplitError, UsageError
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.baselines.tfdata.options import Options
@@ -96,7 +97,8 @@ def native_samples(mixture):
             ],
         }
     )
-    with hr.Loader(whole, batch_size=8, image_size=SIZE, keep_free=0, workers=2) as loader:
+    options = {"batch_size": 8, "image_size": SIZE, "keep_free": 0, "workers": 2}
+    with hr.Loader(whole, action="sum", **options) as loader:
         return samples(loader.validation())
 
 
@@ -323,7 +325,7 @@ def test_a_dataset_without_a_local_copy_is_read_from_where_it_is_published(root,
     assert theirs[key]["language"] == ours[key]["language"]
     with pytest.raises(hr.HeadraceError, match="bridge"):
         one_pass(job(away, source="local"))
-    with pytest.raises(hr.SelectionError, match="nowhere"):
+    with pytest.raises(SelectionError, match="nowhere"):
         one_pass(job(away, remote_root=str(tmp_path / "nowhere")))
 
 
@@ -337,7 +339,7 @@ def test_damaged_data_is_an_error_that_says_what_to_do(root, tmp_path):
         stamp = shard.stat()
         shard.write_bytes(data)
         os.utime(shard, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    with pytest.raises(hr.DataError, match="tf.data") as caught:
+    with pytest.raises(DataError, match="tf.data") as caught:
         one_pass(job(mixture(tmp_path, ["bridge"])))
     assert "headrace verify" in caught.value.remedy
 
@@ -384,7 +386,7 @@ def test_damaged_data_is_an_error_that_says_what_to_do(root, tmp_path):
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_what_cannot_work_is_refused_with_key_value_and_remedy(options, problem, remedy):
-    with pytest.raises(hr.UsageError, match=rf"tfdata\..*{problem}") as caught:
+    with pytest.raises(UsageError, match=rf"tfdata\..*{problem}") as caught:
         Options.from_values(options)
     assert remedy in caught.value.remedy
 
@@ -421,7 +423,7 @@ def test_a_bad_option_and_a_missing_split_are_found_without_tensorflow(root, tmp
 
 def test_the_backend_says_what_to_install(monkeypatch):
     monkeypatch.setattr("headrace.measure.baselines.baseline.find_spec", lambda name: None)
-    with pytest.raises(hr.UsageError, match="tensorflow") as caught:
+    with pytest.raises(UsageError, match="tensorflow") as caught:
         check_installed(find_baseline("tfdata"))
     assert "pip install 'headrace[tf]'" in caught.value.remedy
 
@@ -450,7 +452,7 @@ def test_validation_draws_from_the_validation_splits_with_pipelines_of_its_own(r
 def test_validation_without_validation_splits_is_refused(root):
     from headrace.measure.baselines.tfdata.batches import _validation_mixture
 
-    with pytest.raises(hr.SplitError) as caught:
+    with pytest.raises(SplitError) as caught:
         _validation_mixture(mixture(root, ("bridge",)))
     assert caught.value.dataset == "bridge"
     assert "val_split" in caught.value.remedy

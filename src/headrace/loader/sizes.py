@@ -11,7 +11,7 @@ from headrace.engine.shared import sharing_is_possible
 from headrace.engine.slots import ArraySpec, slot_bytes
 from headrace.engine.workers import PROCESS_BYTES
 from headrace.errors import BudgetError
-from headrace.loader.opened import OpenedSource
+from headrace.loader.mixture import OpenedSource
 from headrace.loader.options import LoaderOptions
 
 __all__ = ["Sizes", "batch_specs", "camera_size", "requested_workers"]

@@ -334,7 +334,6 @@ class _Table:
                 self._note(failed)
 
     def limit(self, number: int) -> None:
-        """The limits of this round."""
         job = next(iter(self._jobs.values()))
         found, outcome = measure_limit(
             self._begun.folder / "limits" / str(number + 1), job, self._watch
@@ -343,7 +342,6 @@ class _Table:
         self._note(outcome)
 
     def run(self, backend: str, number: int) -> None:
-        """One run of a backend, if it can run."""
         if backend in self._failed:
             return
         folder = self._begun.folder / f"{backend}_{number + 1}"
@@ -364,7 +362,6 @@ class _Table:
         draw_report(folder)
 
     def close(self) -> None:
-        """Remove the converted copies of the data."""
         for conversion in self._conversions.values():
             conversion.close()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,13 @@ class Job:
     loader: LoaderOptions = field(default_factory=LoaderOptions)
     options: Mapping[str, Any] = field(default_factory=dict)  #: the backend's own
 
+    def __post_init__(self) -> None:
+        # The action of a sample that every backend delivers.
+        object.__setattr__(self, "loader", replace(self.loader, action="sum"))
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it: of the loader's options `JOB_KEYS` and what differs from the default."""
-        default = plain(LoaderOptions())
+        default = plain(Job(self.mixture).loader)
         loader = {
             key: value
             for key, value in plain(self.loader).items()
@@ -89,7 +93,6 @@ class BenchSettings:
         return self.steps is not None and steps >= self.steps
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return asdict(self)
 
 

@@ -43,7 +43,6 @@ def _stop(_number: int, _frame: Any) -> None:
 
 
 def _measure(request: dict[str, Any], folder: Path, report: Report) -> dict[str, Any]:
-    """Run a backend."""
     baseline = find_baseline(request["backend"])
     check_installed(baseline)
     settings = BenchSettings(**request["settings"])
@@ -177,7 +176,6 @@ class _Validations:
             )
 
     def after(self, batches: int) -> None:
-        """Validate, if it is time for it."""
         if not self._every or batches % self._every or not isinstance(self._opened, Validates):
             return
         began = time.perf_counter()
@@ -223,7 +221,7 @@ def _limit(request: dict[str, Any], _folder: Path, report: Report) -> dict[str, 
         storage = storage_limit(
             loader, seconds=request["seconds"] / 2, processes=job.loader.workers
         )
-        asked = loader.statistics().asked
+        asked = loader.statistics().shares
     return {
         "decode_limit_samples_per_s": decode.samples_per_s,
         "storage_limit_bytes_per_s": storage.bytes_per_s,
@@ -234,7 +232,6 @@ def _limit(request: dict[str, Any], _folder: Path, report: Report) -> dict[str, 
 
 
 def main() -> None:
-    """Carry out the request."""
     folder = Path(sys.argv[1])
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print goes to the log

@@ -146,12 +146,10 @@ class StepExamination:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """In the loop."""
         return _times(self.evidence.rate, self.tokens)
 
     @property
     def loader_tokens_per_s(self) -> float | None:
-        """Of the loader alone."""
         return _times(self.evidence.loader_alone, self.tokens)
 
     def could_be_data(self, mfu: float) -> str:
@@ -159,7 +157,6 @@ class StepExamination:
         return could_be_data(self.evidence, mfu)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "verdict": self.verdict.to_dict(),
             "evidence": self.evidence.to_dict(),

@@ -149,9 +149,9 @@ def fitting(left_s: float, costs: Sequence[float]) -> float:
     One run may take as long as the longest of them, the others as long as most.
     """
     recent = costs[-5:]
-    usual = max(statistics.median(recent), 1e-9)
+    typical = max(statistics.median(recent), 1e-9)
     # A tenth more: a run that is begun should also end in time.
-    return 1 + (left_s / 1.1 - max(recent)) / usual
+    return 1 + (left_s / 1.1 - max(recent)) / typical
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class _Native:
             "images": engine.images,
             "stages": {stage.name: stage.busy_s for stage in engine.stages},
             "waiting_s": engine.waiting_s,
-            "asked": figures.asked,
+            "asked": figures.shares,
             "skipped": figures.skipped,
         }
 
