@@ -9,10 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from headrace.engine.budget import Budget
-from headrace.engine.engine import Engine
-from headrace.engine.slots import ArraySpec, SlotPool
-from headrace.engine.tasks import TaskQueue
+from headrace.engine.engine import Engine, TaskQueue
+from headrace.engine.slots import ArraySpec, Budget, SlotPool
 from headrace.errors import BudgetError, UsageError
 
 SPECS = {"x": ArraySpec((8,), "int64"), "y": ArraySpec((3, 5), "uint8")}

@@ -19,8 +19,7 @@ import pytest
 
 import headrace as hr
 from headrace.engine import workers as workers_module
-from headrace.engine.shared import SharedMemory, map_region
-from headrace.engine.slots import ArraySpec, Slot, slot_views
+from headrace.engine.slots import ArraySpec, SharedMemory, Slot, map_region, slot_views
 from headrace.engine.workers import PROCESS_BYTES, receive, send
 from headrace.errors import ImageError, WorkerError
 from headrace.loader.loader import feed_of

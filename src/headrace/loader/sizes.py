@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from headrace.decoding.frame import FrameDecoder
 from headrace.engine.machine import allowed_cpus, available_memory
-from headrace.engine.shared import sharing_is_possible
-from headrace.engine.slots import ArraySpec, slot_bytes
+from headrace.engine.slots import ArraySpec, sharing_is_possible, slot_bytes
 from headrace.engine.workers import PROCESS_BYTES
 from headrace.errors import BudgetError
 from headrace.loader.mixture import OpenedSource
