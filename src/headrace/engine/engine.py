@@ -112,7 +112,7 @@ class Engine:
         self._keep_free = keep_free
         self._notice = notice
         self._available = available
-        # The newest stream's tasks go first: whoever opens a second one waits for that.
+        # The newest stream's tasks go first: who opens a second one waits for its batches.
         self._tasks: TaskQueue[tuple[Pending, Any] | None] = TaskQueue()
         self._opened = itertools.count(1)
         # A slot has come back, or look again (True), say when you have (a gate), or stop (False).

@@ -103,7 +103,7 @@ class Budget:
                 raise BudgetError(
                     f"{what} needs {size:,} bytes where {self._limit - self._held:,} of a budget "
                     f"of {self._limit:,} are free",
-                    remedy="Raise the budget, or lower the batch size or the image size",
+                    remedy="Raise `memory`, or lower batch_size or image_size",
                 )
             self._held += size
             self._peak = max(self._peak, self._held)
@@ -178,7 +178,7 @@ class Region:
         return np.frombuffer(self._map, np.uint8)
 
     def end(self) -> None:
-        """Give the memory back to the system at once, whoever else has it mapped.
+        """Give the memory back to the system at once, even if others have it mapped.
 
         Not in a forked child, where the same pages are still the parent's batches.
         """
@@ -243,7 +243,7 @@ class Slot:
         return self._region.place if self._region else NOT_SHARED
 
     def arrays(self) -> Arrays:
-        """Views for whoever fills the slot; they must not outlive the filling."""
+        """Views for the threads that fill the slot; they must not outlive the filling."""
         return self._arrays
 
     def leased(self, ended: Callable[[Returned], None]) -> tuple[Arrays, Returned]:
@@ -375,7 +375,7 @@ class SlotPool:
         self._budget.release(gone * self.slot_bytes)
 
     def shrink(self) -> None:
-        """Give up free slots beyond the limit; whoever takes slots calls this as well."""
+        """Give up free slots beyond the limit. Called by the thread that takes slots, too."""
         while self.made > self.limit:
             try:
                 self._free.pop()

@@ -19,7 +19,7 @@ __all__ = ["Sizes", "batch_specs", "camera_size", "requested_workers"]
 #: not make an even consumer faster (benchmarks/results has the sweep).
 PREFETCH = 4
 #: Where the consumer waits although threads were idle, its steps are uneven and the prefetch grows
-#: up to so many batches. Not tuned: hides a pause of 16 steps.
+#: up to this number of batches. Not tuned: hides a pause of 16 steps.
 DEEPEST = 16
 #: Where there are fewer processes, and unless more are asked for. Measured on 16 cores: every frame
 #: takes the interpreter lock a few times, and with 16 threads handing it on takes longer than
