@@ -87,7 +87,8 @@ def in_turns(args: argparse.Namespace, kind: str, data: Path) -> list[tuple[Any,
 
 def run(checkout: Path, arguments: list[str]) -> str:
     """A program with the code of a checkout."""
-    environment = {**os.environ, "PYTHONPATH": str(checkout.resolve() / "src")}
+    paths = [str(checkout.resolve() / "src"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     return subprocess.run(
         [sys.executable, *arguments],
         env=environment,
