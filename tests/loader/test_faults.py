@@ -295,7 +295,7 @@ def run(mixture, rest, **options):
         [sys.executable, "-c", code, json.dumps(mixture.to_dict())],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         **options,
     )
 
