@@ -78,7 +78,8 @@ def job(data):
         {"name": "kuka", "weight": 0.75, "offset": 2},
     ]
     mixture = hr.Mixture.from_dict({"root": str(data), "sources": sources})
-    return Job(mixture, batch_size=8, image_size=32, workers=1, options={"keep_free": 0})
+    loader = hr.LoaderOptions(batch_size=8, image_size=32, workers=1)
+    return Job(mixture, loader, {"keep_free": 0})
 
 
 def records_of(folder):
@@ -121,7 +122,8 @@ def test_a_simulated_step_is_part_of_the_time_and_not_of_the_stall(job, tmp_path
 
 
 def test_an_error_of_the_backend_is_the_row_s_cause(job, tmp_path):
-    small = Job(job.mixture, batch_size=8, image_size=512, options={"memory": "1MiB"})
+    loader = hr.LoaderOptions(batch_size=8, image_size=512)
+    small = Job(job.mixture, loader, {"memory": "1MiB"})
     _, result = bench(small, settings=SHORT, runs=tmp_path, limit=False)
     assert result["status"] == "failed"
     assert "1 MiB" in result["cause"]
@@ -303,7 +305,7 @@ def test_overrides_go_where_they_belong():
         ["headrace"],
     )
     job = jobs["headrace"]
-    assert (job.batch_size, dict(job.options)) == (7, {"memory": "1GiB"})
+    assert (job.loader.batch_size, dict(job.options)) == (7, {"memory": "1GiB"})
     assert next(s for s in job.mixture.sources if s.name == "bridge").weight == 0.5
     again = Job.from_dict(json.loads(json.dumps(job.to_dict())))
     assert again == job

@@ -15,7 +15,7 @@ from headrace.config.documents import to_yaml
 from headrace.errors import HeadraceError, UsageError
 from headrace.files import atomic_write
 from headrace.measure.baselines import find_baseline
-from headrace.measure.baselines.baseline import check_installed, shuffle_of
+from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.isolated import GRACE_SECONDS, Sight, Stop, supervise
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import machine_facts
@@ -159,7 +159,7 @@ def run_once(
     """Run a backend in a fresh process; the request that was made and how it ended."""
     folder.mkdir(parents=True, exist_ok=True)
     request = begun.request(backend, job, settings)
-    request |= {"do": "run", "shuffle": shuffle_of(find_baseline(backend), job)}
+    request |= {"do": "run", "shuffle": find_baseline(backend).shuffle_of(job)}
     if folder != begun.folder:
         request["name"] = folder.name
     if conversion is not None:
@@ -383,7 +383,7 @@ class _Table:
         return {
             "status": status,
             "cause": cause,
-            "shuffle": shuffle_of(find_baseline(backend), self._jobs[backend]),
+            "shuffle": find_baseline(backend).shuffle_of(self._jobs[backend]),
             "conversion": self._conversions[backend].took,
             **{figure: _range([r[figure] for r in complete]) for figure in _FIGURES},
         }
