@@ -36,9 +36,16 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine.budget import Budget
-from headrace.engine.shared import SharedMemory, map_region
-from headrace.engine.slots import NOT_SHARED, Arrays, ArraySpec, slot_bytes, slot_views
+from headrace.engine.slots import (
+    NOT_SHARED,
+    Arrays,
+    ArraySpec,
+    Budget,
+    SharedMemory,
+    map_region,
+    slot_bytes,
+    slot_views,
+)
 from headrace.engine.statistics import Counters
 from headrace.errors import BudgetError, HeadraceError, WorkerError
 from headrace.jobs import from_portable, start_python, to_portable
