@@ -12,6 +12,7 @@ import pytest
 
 import headrace as hr
 from headrace.decoding.resize import resize_into
+from headrace.errors import UsageError
 from headrace.loader.loader import feed_of
 from headrace.loader.mixture import WindowSpec
 from headrace.testing import find_object, read_tag
@@ -170,9 +171,9 @@ def test_the_environment_of_torchrun_and_slurm_gives_the_rank(mixture, loaders, 
         assert next(loaders(mixture)).draws.tolist() == [4, 5, 6, 7]
         monkeypatch.delenv(rank)
         monkeypatch.delenv(world)
-    with pytest.raises(hr.UsageError, match="rank 4 does not exist in a world of 4"):
+    with pytest.raises(UsageError, match="rank 4 does not exist in a world of 4"):
         loaders(mixture, rank=4, world_size=4)
-    with pytest.raises(hr.UsageError, match="Give both"):
+    with pytest.raises(UsageError, match="Give both"):
         loaders(mixture, rank=1)
 
 

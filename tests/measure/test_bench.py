@@ -11,6 +11,7 @@ import pytest
 
 import headrace as hr
 from headrace.cli.main import main
+from headrace.errors import UsageError
 from headrace.measure import bench as bench_module
 from headrace.measure.bench import bench, compare, mean_limit
 from headrace.measure.job import BenchSettings, Job, jobs_of
@@ -77,7 +78,8 @@ def job(data):
         {"name": "kuka", "weight": 0.75, "offset": 2},
     ]
     mixture = hr.Mixture.from_dict({"root": str(data), "sources": sources})
-    return Job(mixture, batch_size=8, image_size=32, workers=1, options={"keep_free": 0})
+    loader = hr.LoaderOptions(batch_size=8, image_size=32, workers=1)
+    return Job(mixture, loader, {"keep_free": 0})
 
 
 def records_of(folder):
@@ -120,7 +122,8 @@ def test_a_simulated_step_is_part_of_the_time_and_not_of_the_stall(job, tmp_path
 
 
 def test_an_error_of_the_backend_is_the_row_s_cause(job, tmp_path):
-    small = Job(job.mixture, batch_size=8, image_size=512, options={"memory": "1MiB"})
+    loader = hr.LoaderOptions(batch_size=8, image_size=512)
+    small = Job(job.mixture, loader, {"memory": "1MiB"})
     _, result = bench(small, settings=SHORT, runs=tmp_path, limit=False)
     assert result["status"] == "failed"
     assert "1 MiB" in result["cause"]
@@ -194,7 +197,7 @@ def test_ctrl_c_while_the_limits_are_measured_ends_the_benchmark(job, tmp_path):
 
 def test_runs_that_cannot_be_archived_fail_before_they_run(job, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(hr.UsageError, match="--runs"):
+    with pytest.raises(UsageError, match="--runs"):
         bench(job, settings=SHORT, runs=tmp_path / "file")
 
 
@@ -286,12 +289,12 @@ def test_the_limits_can_be_measured_alone(data, tmp_path, capsys):
     ],
 )
 def test_a_wrong_override_names_the_nearest_right_one(overrides, words):
-    with pytest.raises(hr.UsageError, match=words):
+    with pytest.raises(UsageError, match=words):
         jobs_of("oxe29", ["root=/x", *overrides], ["headrace"])
 
 
 def test_a_backend_that_does_not_exist_is_an_error_with_those_that_do():
-    with pytest.raises(hr.UsageError, match="headrace"):
+    with pytest.raises(UsageError, match="headrace"):
         jobs_of("oxe29", [], ["headrce"])
 
 
@@ -302,7 +305,7 @@ def test_overrides_go_where_they_belong():
         ["headrace"],
     )
     job = jobs["headrace"]
-    assert (job.batch_size, dict(job.options)) == (7, {"memory": "1GiB"})
+    assert (job.loader.batch_size, dict(job.options)) == (7, {"memory": "1GiB"})
     assert next(s for s in job.mixture.sources if s.name == "bridge").weight == 0.5
     again = Job.from_dict(json.loads(json.dumps(job.to_dict())))
     assert again == job
@@ -310,7 +313,7 @@ def test_overrides_go_where_they_belong():
 
 @pytest.mark.parametrize("wrong", [{"seconds": 3, "steps": 3}, {"seconds": -1}, {"warmup": -1}])
 def test_settings_that_cannot_be_are_refused(wrong):
-    with pytest.raises(hr.UsageError):
+    with pytest.raises(UsageError):
         BenchSettings(**wrong)
 
 

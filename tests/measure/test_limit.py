@@ -5,6 +5,7 @@ import time
 import pytest
 
 import headrace as hr
+from headrace.errors import ImageError
 from headrace.loader.loader import feed_of
 from headrace.measure import limit as limit_module
 from headrace.measure.limit import decode_limit, source_costs, storage_limit, tight_loop
@@ -80,6 +81,6 @@ def test_a_damaged_frame_shows_in_the_limit_too(loader, tmp_path):
         "size": [64, 64],
         "filter": "bilinear",
     }
-    with pytest.raises(hr.ImageError):
+    with pytest.raises(ImageError):
         tight_loop(job, None)
     assert sample.lengths

@@ -1,4 +1,4 @@
-"""The samples of a mixture as an array, for whoever brings threads of its own.
+"""The samples of a mixture as an array, for frameworks that bring threads of their own.
 
 Sources, weights, windows and fields are resolved as for the loader, and frames and fields are read
 by its reader. What differs is who decides on the order, who calls, and how a batch comes back.
@@ -30,13 +30,13 @@ __all__ = ["MixtureSamples"]
 
 
 class _NoBudget:
-    """Whoever reads samples one by one has no memory budget."""
+    """Samples that are read one by one are not charged to a budget."""
 
     def charge(self, size: int, what: str, /) -> None:
-        """Anything goes."""
+        """Allow everything."""
 
     def release(self, size: int, /) -> None:
-        """Nothing was counted."""
+        """Do nothing: nothing was counted."""
 
 
 class MixtureSamples(OpenedMixture):

@@ -52,7 +52,6 @@ class SourceCost:
 
     @property
     def work_s(self) -> float:
-        """Reading and decoding."""
         return self.read_s + self.decode_s
 
 
@@ -228,7 +227,6 @@ class Evidence:
         return sorted(parts, key=lambda part: -part[1])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return dataclasses.asdict(self)
 
     @staticmethod

@@ -119,13 +119,12 @@ def space_of(
     # headrace's own options are written `loader.`, as in its guide.
     written = "loader." if baseline.name == "headrace" else prefix
     start: dict[str, Any] = {knob.key: None for knob in knobs}
-    start |= {f"{written}{key}": value for key, value in (baseline.options or {}).items()}
+    start |= {f"{written}{key}": value for key, value in baseline.options.items()}
     start |= given
 
     def check(changes: Changes) -> None:
-        if baseline.check is not None:
-            both = {**given, **changes}.items()
-            baseline.check({k.removeprefix(prefix): v for k, v in both if k.startswith(prefix)})
+        both = {**given, **changes}.items()
+        baseline.check({k.removeprefix(prefix): v for k, v in both if k.startswith(prefix)})
 
     return Space(tuple(knobs), start, check, tuple(knob.key for knob in fixed))
 

@@ -70,10 +70,10 @@ class Shape:
     seed: int
 
     @staticmethod
-    def of(specs: Sequence[SourceSpec], size: int, metadata: str, seed: int) -> Shape:
+    def of(specs: Sequence[SourceSpec], size: tuple[int, int], metadata: str, seed: int) -> Shape:
         """As these sources need it."""
         return Shape(
-            size=(size, size),
+            size=size,
             metadata=metadata,
             action=max((each.action.width for each in specs if each.action), default=0),
             state=max((each.state.width for each in specs if each.state), default=0),
