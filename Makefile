@@ -5,15 +5,21 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 SECONDS ?= 60
 
-.PHONY: help demo test check fuzz bench clean
+# What needs no framework and no waiting: the pure rooms, the walkers, the decoders, the engine.
+FAST := tests/sampling tests/decoding tests/formats tests/reading tests/engine tests/test_*.py \
+	tests/loader/test_options.py tests/loader/test_row_plan.py tests/measure/test_runs.py \
+	tests/measure/test_verdict.py tests/catalog/test_splits.py tests/catalog/test_table.py
+
+.PHONY: help demo test test-fast check fuzz bench clean
 
 help:
-	@echo "make demo    generate 29 datasets, index them, look at them: no GPU, no TensorFlow, no torch"
-	@echo "make test    the whole test suite (installs TensorFlow Datasets to compare with)"
-	@echo "make check   ruff and mypy"
-	@echo "make fuzz    coverage-guided fuzzing of the wire walker for SECONDS=$(SECONDS)"
-	@echo "make bench   the index benchmark (benchmarks/index.py)"
-	@echo "make clean   remove .venv and the demo's data"
+	@echo "make demo       generate 29 datasets, index them, look at them: no GPU, no TensorFlow, no torch"
+	@echo "make test       the whole test suite (installs TensorFlow Datasets to compare with)"
+	@echo "make test-fast  the pure and small tests, in under a minute, without TensorFlow and torch"
+	@echo "make check      ruff and mypy"
+	@echo "make fuzz       coverage-guided fuzzing of the wire walker for SECONDS=$(SECONDS)"
+	@echo "make bench      the index benchmark (benchmarks/index.py)"
+	@echo "make clean      remove .venv and the demo's data"
 
 # Stamps: each is one layer of the environment and is renewed when pyproject.toml changes.
 $(VENV)/.core: pyproject.toml
@@ -39,6 +45,9 @@ demo: $(VENV)/.plots
 test: $(VENV)/.tf
 	$(BIN)/python -m pytest -m 'not alone' -n 2 --dist worksteal
 	$(BIN)/python -m pytest -m alone
+
+test-fast: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -n 2 -m 'not tfds' $(FAST)
 
 check: $(VENV)/.tf
 	$(BIN)/ruff check .

@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.network_plain import Row, reference_fields
 from headrace.engine.machine import allowed_cpus, keep_freed_memory
 from headrace.recipes.network import (
     COLUMNS,
@@ -35,6 +34,7 @@ from headrace.recipes.network import (
     token_rows,
     tokenize_windows,
 )
+from network_plain import Row, reference_fields
 
 TOGETHER = 128  # windows a call of the limit, as good as 256; 64 are slower
 SHUFFLED = 1024  # windows in the shuffle buffer of Grain's reader

@@ -4,6 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import headrace as hr
+from headrace.loader.rows.work import WindowDraw
+
 
 def write_rows(path, first, rows, group=None, **columns):
     """Rows `first`, `first + 1`, ... of the whole set, in groups of so many."""
@@ -39,26 +42,30 @@ def prepare(table):
 OUTPUTS = {"numbers": ((8,), "int64"), "what": ((3,), "int64"), "noise": ((), "float64")}
 
 
-def transform(rows, window, epoch, seed, out_rows):
+def which(rows, out, draw):
     """Which rows came, for which window, and chance that depends on that alone."""
-    numbers = out_rows["numbers"]
+    numbers = out["numbers"]
     count = len(rows["number"])
     numbers[:count] = rows["number"]
     numbers[count:] = -1
-    out_rows["what"][:] = window, epoch, seed
-    out_rows["noise"][...] = np.random.default_rng((seed, epoch, window)).random()
+    out["what"][:] = draw.window, draw.epoch, draw.seed
+    out["noise"][...] = np.random.default_rng(draw).random()
 
 
-def transform_many(rows, windows, epochs, seed, out_rows):
+def which_of_many(rows, out, draw):
     """The same for many windows at once."""
-    for place, (window, epoch) in enumerate(zip(windows, epochs, strict=True)):
+    for place, (window, epoch) in enumerate(zip(draw.window, draw.epoch, strict=True)):
         one = {name: column[place] for name, column in rows.items()}
-        into = {name: array[place, ...] for name, array in out_rows.items()}
-        transform(one, int(window), int(epoch), seed, into)
+        into = {name: array[place, ...] for name, array in out.items()}
+        which(one, into, WindowDraw(draw.seed, int(epoch), int(window)))
 
 
-def fail_on_13(rows, window, epoch, seed, out_rows):
-    """A transform with a fault."""
-    if window == 13:
+def fail_on_13(rows, out, draw):
+    """A function with a fault."""
+    if draw.window == 13:
         raise ZeroDivisionError("thirteen")
-    transform(rows, window, epoch, seed, out_rows)
+    which(rows, out, draw)
+
+
+transform = hr.RowTransform(which, outputs=OUTPUTS)
+transform_many = hr.RowTransform(which_of_many, outputs=OUTPUTS, many=True)

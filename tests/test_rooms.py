@@ -1,6 +1,7 @@
 """The house rules of the import graph: rooms import downwards, and frameworks stay outside."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +14,9 @@ ROOT = Path(headrace.__file__).parent
 #: Lower number: deeper in the house. A module may import its own room and deeper ones.
 LEVELS = {
     "errors": 0,
-    "config": 2,
     "files": 1,
     "jobs": 1,
+    "config": 2,
     "sampling": 3,
     "reading": 3,
     "decoding": 3,
@@ -34,11 +35,9 @@ LEVELS = {
 }
 FRAMEWORKS = {"torch", "jax", "tensorflow", "tensorflow_datasets", "matplotlib", "lightning"}
 FRAMEWORK_ROOMS = {"outputs", "measure", "recipes"}
-
-
-#: Imports against the order. The schema of run folders is written by `outputs` and `measure`, and
-#: imports nothing above `files` itself.
-EXCEPTIONS = {("outputs", "headrace.measure.runs")}
+#: Imports against the order: run folders are written, and judged, by `outputs` as well. These
+#: modules import nothing above `files` that is not of their own kind.
+EXCEPTIONS = {("outputs", "headrace.measure.runs"), ("outputs", "headrace.measure.verdict")}
 
 
 def modules():
@@ -89,12 +88,48 @@ def test_only_the_outer_rooms_import_frameworks(path):
 
 @pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_threads_live_in_the_engine_alone(path):
-    if room_of(path) == "engine":
-        return
-    source = path.read_text()
-    for name in ("threading.Thread(", "ThreadPoolExecutor", "multiprocessing"):
-        code = "\n".join(line for line in source.splitlines() if "`" not in line)
-        assert name not in code, f"{path.name} uses {name}"
+    if room_of(path) != "engine":
+        used = set(imports(path)) | attributes(path)
+        assert not used & {"threading.Thread", "threading.Timer", "multiprocessing", "os.fork"}
+        assert not {name for name in used if name.startswith("concurrent.futures")}
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_processes_are_started_by_the_engine_by_jobs_and_by_isolated_measurements(path):
+    if room_of(path) not in ("engine", "jobs", "measure", "testing"):
+        used = set(imports(path)) | attributes(path)
+        assert not used & {"subprocess.Popen", "subprocess.run", "headrace.jobs.start_python"}
+
+
+def attributes(path):
+    """Names such as `threading.Thread` that a module uses."""
+    return {
+        f"{node.value.id}.{node.attr}"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+
+
+def in_room(room):
+    return [path for path in modules() if room_of(path) == room]
+
+
+@pytest.mark.parametrize("path", in_room("recipes"), ids=lambda p: str(p.relative_to(ROOT)))
+def test_recipes_import_public_names_only(path):
+    """From headrace, its errors and files, and what the packages of rooms export (`__all__`)."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom) or not node.module.startswith("headrace"):
+            continue
+        if node.module.startswith("headrace.recipes"):
+            continue
+        place = ROOT.joinpath(*node.module.split(".")[1:])
+        package = place.is_dir() or node.module in ("headrace.errors", "headrace.files")
+        output = place.parent.name == "outputs"  # one module or a package for each framework
+        assert package or output, f"{node.module} is not public"
+        public = importlib.import_module(node.module).__all__
+        for alias in node.names:
+            module = place / f"{alias.name}.py"
+            assert alias.name in public or module.exists(), f"{node.module}.{alias.name}"
 
 
 def test_importing_headrace_imports_no_framework_and_no_progress_bar():

@@ -10,20 +10,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.baselines.stored import INSTALL, Converter, EncodedPair, PairDecoder, Stored
-from headrace.measure.baselines.baseline import (
-    Baseline,
-    Conversion,
-    Delivery,
-    checked_options,
-    job_workers,
-)
+from headrace.measure.baselines.baseline import Baseline, Conversion, Delivery, job_workers
 from headrace.measure.baselines.grain import (
     OPTIONS,
     SHUFFLE,
@@ -81,12 +75,10 @@ def _frame(record: bytes) -> memoryview:
     return memoryview(record)[4 + _LENGTH.unpack_from(record)[0] :]
 
 
-@contextmanager
-def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
+def _open(job: Job, converted: Path | None) -> AbstractContextManager[Delivery]:
     stored = Stored.load(converted, job)
     assert converted is not None
-    options = checked_options(job, "grain_arrayrecord", OPTIONS)
-    counts = resolve_counts(options, job_workers(job))
+    counts = resolve_counts(BASELINE.with_defaults(job.options), job_workers(job))
     parts = [stored.part(converted, number) for number in range(len(stored.names))]
     steps = [np.load(f"{part}.steps.npy") for part in parts]
     items = [
@@ -101,8 +93,7 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
         fetch = _Pairs([f"{part}.array_record" for part in parts], steps, stored.offsets)
         return batches(sources, weights, job, fetch, decoder.decode, **counts)
 
-    with closing(Delivery(stored.names, start, **counts)) as delivery:
-        yield delivery
+    return closing(Delivery(stored.names, start, **counts))
 
 
 BASELINE = Baseline(

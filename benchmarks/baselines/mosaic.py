@@ -12,20 +12,14 @@ Both frames of a pair are stored, so nearly every frame is on disk twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines.stored import INSTALL, Collate, Converter, Stored, refuse_drawn_starts
 from headrace.errors import UsageError
-from headrace.measure.baselines.baseline import (
-    Baseline,
-    Conversion,
-    Delivery,
-    checked_options,
-    job_workers,
-)
-from headrace.measure.baselines.torch import OPTIONS, numpy_frames, worker_knobs
+from headrace.measure.baselines.baseline import Baseline, Conversion, Delivery
+from headrace.measure.baselines.torch import OPTIONS, numpy_frames, worker_knobs, worker_settings
 from headrace.measure.job import Job
 
 __all__ = ["BASELINE"]
@@ -70,16 +64,16 @@ def _convert(job: Job, folder: Path) -> Conversion:
     return converter.finish(folder)
 
 
-@contextmanager
-def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
+def _open(job: Job, converted: Path | None) -> AbstractContextManager[Delivery]:
     from torch.utils.data import DataLoader
 
     refuse_drawn_starts(job, "MosaicML Streaming")
     streaming = _streaming()
     stored = Stored.load(converted, job)
     assert converted is not None
-    options = checked_options(job, "mosaic", _OPTIONS)
-    workers = job_workers(job) if options["workers"] is None else options["workers"]
+    options = BASELINE.with_defaults(job.options)
+    settings = worker_settings(job, options)
+    workers = settings["num_workers"]
     parts = [str(stored.part(converted, number)) for number in range(len(stored.names))]
 
     def start() -> Iterator[dict[str, Any]]:
@@ -89,25 +83,23 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
                 streaming.Stream(local=part, proportion=weight)
                 for part, weight in zip(parts, stored.weights(job), strict=True)
             ],
-            batch_size=job.batch_size,
+            batch_size=job.loader.batch_size,
             shuffle=True,
-            shuffle_seed=job.seed,
+            shuffle_seed=job.loader.seed,
             epoch_size=max(options["epoch_size"], sum(stored.pairs)),
         )
         return _epochs(
             DataLoader(
                 dataset,
-                batch_size=job.batch_size,
-                num_workers=workers,
+                batch_size=job.loader.batch_size,
                 collate_fn=Collate(stored, job),
                 drop_last=True,
                 persistent_workers=workers > 0,
-                prefetch_factor=options["prefetch_factor"] if workers else None,
+                **settings,
             )
         )
 
-    with closing(Delivery(stored.names, start, threads=workers, workers=workers)) as delivery:
-        yield delivery
+    return closing(Delivery(stored.names, start, threads=workers, workers=workers))
 
 
 BASELINE = Baseline(

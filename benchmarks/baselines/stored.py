@@ -23,7 +23,8 @@ from headrace.decoding.header import Encoded
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.errors import UsageError
 from headrace.loader.plan import Sample
-from headrace.measure.baselines.baseline import Conversion, job_options, job_samples
+from headrace.loader.samples import MixtureSamples
+from headrace.measure.baselines.baseline import Conversion
 from headrace.measure.baselines.torch import fill_frames
 from headrace.measure.job import Job
 from headrace.reading.local import FileLeases, shared_files
@@ -152,7 +153,7 @@ class Converter:
     def __init__(self, job: Job) -> None:
         self._begun = perf_counter()
         # Everything is stored; what a job leaves out it does not read.
-        self.samples = samples = job_samples(replace(job, metadata="full"))
+        self.samples = samples = MixtureSamples(job.mixture, replace(job.loader, metadata="full"))
         files = shared_files()
         self._leases = FileLeases(files, files.max_open // 2)
         self.stored = Stored(
@@ -240,10 +241,7 @@ class PairDecoder:
     def __init__(self, stored: Stored, job: Job) -> None:
         self._stored = stored
         self._dtype = stored.dtype
-        settings = job_options(job)
-        self._size = settings.size
-        self._filter = settings.resize
-        self._metadata = job.metadata
+        self._options = job.loader
         self._own = threading.local()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -255,7 +253,7 @@ class PairDecoder:
 
     def shape(self, count: int) -> tuple[int, ...]:
         """Of the frames of so many samples."""
-        return (count, self._stored.frames, *self._size, 3)
+        return (count, self._stored.frames, *self._options.size, 3)
 
     def decode(
         self, pairs: Sequence[EncodedPair], frames: NDArray[np.uint8] | None = None
@@ -270,9 +268,9 @@ class PairDecoder:
             channels = self._stored.channels[source]
             for place, data in enumerate(pair.frames):
                 decoder.decode(data, frames[row, place], channels=channels)
-        if self._metadata == "none":
+        if self._options.metadata == "none":
             return {"frames": frames}
-        if self._metadata == "dataset":
+        if self._options.metadata == "dataset":
             return {"frames": frames, "dataset": numbers["dataset"].copy()}
         texts = [pair.about[width:].decode("utf-8", "surrogatepass") for pair in pairs]
         language, robot = zip(*(text.rsplit("\0", 1) for text in texts), strict=True)
@@ -283,7 +281,7 @@ class PairDecoder:
         decoder: FrameDecoder | None = getattr(self._own, "decoder", None)
         if decoder is None:
             use_one_thread_per_call()
-            decoder = self._own.decoder = FrameDecoder(filter=self._filter)
+            decoder = self._own.decoder = FrameDecoder(filter=self._options.resize)
         return decoder
 
 

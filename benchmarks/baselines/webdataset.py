@@ -15,20 +15,19 @@ Both frames of a pair are stored, so nearly every frame is on disk twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any
 
 from benchmarks.baselines.stored import INSTALL, Collate, Converter, Stored, refuse_drawn_starts
-from headrace.measure.baselines.baseline import (
-    Baseline,
-    Conversion,
-    Delivery,
-    Knob,
-    checked_options,
-    job_workers,
+from headrace.measure.baselines.baseline import Baseline, Conversion, Delivery, Knob
+from headrace.measure.baselines.torch import (
+    OPTIONS,
+    identity,
+    numpy_frames,
+    worker_knobs,
+    worker_settings,
 )
-from headrace.measure.baselines.torch import OPTIONS, identity, numpy_frames, worker_knobs
 from headrace.measure.job import Job
 
 __all__ = ["BASELINE"]
@@ -67,15 +66,15 @@ def _convert(job: Job, folder: Path) -> Conversion:
     return converter.finish(folder)
 
 
-@contextmanager
-def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
+def _open(job: Job, converted: Path | None) -> AbstractContextManager[Delivery]:
     import webdataset
 
     refuse_drawn_starts(job, "WebDataset")
     stored = Stored.load(converted, job)
     assert converted is not None
-    options = checked_options(job, "webdataset", _OPTIONS)
-    workers = job_workers(job) if options["workers"] is None else options["workers"]
+    options = BASELINE.with_defaults(job.options)
+    settings = worker_settings(job, options)
+    workers = settings["num_workers"]
     parts = [
         webdataset.WebDataset(
             sorted(str(path) for path in stored.part(converted, number).glob("*.tar")),
@@ -87,21 +86,19 @@ def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
     mixed = webdataset.DataPipeline(
         webdataset.RandomMix(parts, probs=stored.weights(job)),
         webdataset.shuffle(options["shuffle"]),
-        webdataset.batched(job.batch_size, collation_fn=Collate(stored, job)),
+        webdataset.batched(job.loader.batch_size, collation_fn=Collate(stored, job)),
     )
 
     def start() -> Iterator[dict[str, Any]]:
         loader = webdataset.WebLoader(
             mixed,
             batch_size=None,
-            num_workers=workers,
             collate_fn=identity,  # without one, arrays would be made tensors
-            prefetch_factor=options["prefetch_factor"] if workers else None,
+            **settings,
         )
         return map(numpy_frames, loader)
 
-    with closing(Delivery(stored.names, start, threads=workers, workers=workers)) as delivery:
-        yield delivery
+    return closing(Delivery(stored.names, start, threads=workers, workers=workers))
 
 
 BASELINE = Baseline(

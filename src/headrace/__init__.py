@@ -1,41 +1,28 @@
 """headrace feeds GPUs with training data from mixtures of many robot-learning datasets.
 
 >>> import headrace as hr
->>> catalog = hr.Catalog.open("oxe/bridge/0.1.0")            # doctest: +SKIP
->>> episode = catalog.episodes("train[:90%]")[0]             # doctest: +SKIP
->>> catalog.frame(episode, t=3).shape                        # doctest: +SKIP
-(480, 640, 3)
+>>> with hr.Loader("oxe29.yaml", batch_size=64, image_size=256) as loader:  # doctest: +SKIP
+...     for batch in loader:
+...         train_step(batch.frames)       # uint8 [64, 2, 256, 256, 3]
+
+Errors other than `HeadraceError`, which all of them are, live in `headrace.errors`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from headrace.catalog.catalog import Catalog, EpisodeInfo
+from headrace.catalog.catalog import Catalog
 from headrace.catalog.parquet import ParquetCatalog
 from headrace.config import Mixture, Source
-from headrace.config.registry import KnownDataset, known_dataset, known_datasets
-from headrace.errors import (
-    BudgetError,
-    CatalogError,
-    DataError,
-    DatasetError,
-    HeadraceError,
-    ImageError,
-    RecordError,
-    SelectionError,
-    SplitError,
-    UnknownDatasetError,
-    UnknownFieldError,
-    UsageError,
-    WorkerError,
-)
-from headrace.formats.features import Field, Schema
+from headrace.config.registry import known_dataset, known_datasets
+from headrace.errors import HeadraceError
 from headrace.formats.rlds import find_datasets
 from headrace.loader import Batch, Loader, LoaderOptions
 from headrace.loader.options import RowOptions, WindowSpec
-from headrace.loader.rows import RowLoader, RowSet
-from headrace.reading.local import ByteRange
+from headrace.loader.rows import RowLoader, RowSet, RowTransform, WindowDraw
 
 if TYPE_CHECKING:
+    from headrace.outputs.torch import TorchLoader
     from headrace.tuning.doctor import Doctor
     from headrace.tuning.examine import examine_step
 
@@ -43,35 +30,21 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Batch",
-    "BudgetError",
-    "ByteRange",
     "Catalog",
-    "CatalogError",
-    "DataError",
-    "DatasetError",
     "Doctor",
-    "EpisodeInfo",
-    "Field",
     "HeadraceError",
-    "ImageError",
-    "KnownDataset",
     "Loader",
     "LoaderOptions",
     "Mixture",
     "ParquetCatalog",
-    "RecordError",
     "RowLoader",
     "RowOptions",
     "RowSet",
-    "Schema",
-    "SelectionError",
+    "RowTransform",
     "Source",
-    "SplitError",
-    "UnknownDatasetError",
-    "UnknownFieldError",
-    "UsageError",
+    "TorchLoader",
+    "WindowDraw",
     "WindowSpec",
-    "WorkerError",
     "__version__",
     "examine_step",
     "find_datasets",
@@ -79,15 +52,15 @@ __all__ = [
     "known_datasets",
 ]
 
+#: Imported when they are first used: they need torch, or are needed by few programs.
+_LAZY = {
+    "Doctor": "headrace.tuning.doctor",
+    "TorchLoader": "headrace.outputs.torch",
+    "examine_step": "headrace.tuning.examine",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """What few programs need is imported when it is asked for."""
-    if name == "Doctor":
-        from headrace.tuning.doctor import Doctor
-
-        return Doctor
-    if name == "examine_step":
-        from headrace.tuning.examine import examine_step
-
-        return examine_step
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,7 +18,8 @@ def test_frames_action_state_and_language_are_those_of_tfds(data, loaders, name)
     known = hr.known_dataset(name)
     folder = data / known.folder
     theirs = [steps for _, steps in tfds_reading.episodes(folder, "train", decode=True)]
-    loader = loaders(make_mixture(data, [name], split="train"), batch_size=1, image_size=96)
+    mixture = make_mixture(data, [name], split="train")
+    loader = loaders(mixture, batch_size=1, image_size=96, action="sum")
     (source,) = feed_of(loader).sources
     first = int(source.catalog.episodes("train")[0])
     total = source.items(source.catalog.episodes("train")).length

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-import headrace as hr
 from headrace.decoding.frame import FrameDecoder
+from headrace.errors import ImageError
 from headrace.loader.batch import EncodedBatch
 from headrace.loader.loader import feed_of
 from headrace.reading.local import LocalFiles
@@ -86,7 +86,7 @@ def test_filling_again_finds_what_is_wrong_and_where(own, loaders):
     for b, row in places:
         try:
             feed_of(whole).refill(batches[b], [row])
-        except hr.ImageError as error:
+        except ImageError as error:
             wrong.append(batches[b].frame_idx[row])
             assert (error.dataset, error.offset, error.frame) == ("bridge", where.offset, t)
     assert wrong

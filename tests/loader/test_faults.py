@@ -13,6 +13,7 @@ import threading
 import pytest
 
 import headrace as hr
+from headrace.errors import BudgetError, DatasetError, ImageError, SplitError, UsageError
 from headrace.loader.loader import feed_of
 from headrace.reading.local import LocalFiles
 from tests.loader.conftest import NAMES, make_mixture, spoil_frame
@@ -22,14 +23,14 @@ from tests.loader.test_loader import digest, rows, sequence
 def test_a_damaged_frame_raises_with_its_place(own, loaders):
     number, t, where = spoil_frame(own)
     loader = loaders(make_mixture(own, ["bridge"]), files=LocalFiles())
-    with pytest.raises(hr.ImageError) as caught:
+    with pytest.raises(ImageError) as caught:
         for _ in range(40):
             next(loader)
     error = caught.value
     assert (error.dataset, error.file, error.frame) == ("bridge", where.path, t)
     assert error.offset == where.offset
     assert error.episode == hr.Catalog.open(own / "bridge" / "0.1.0").info(number).id
-    with pytest.raises(hr.ImageError):
+    with pytest.raises(ImageError):
         next(loader)
 
 
@@ -60,7 +61,7 @@ def test_skipping_stops_past_its_limit(own, loaders):
     loader = loaders(
         make_mixture(own, ["bridge"]), files=LocalFiles(), on_error="skip", max_errors=2
     )
-    with pytest.raises(hr.ImageError):
+    with pytest.raises(ImageError):
         for _ in range(100):
             next(loader)
     assert 3 <= loader.statistics().skipped <= 4  # each of two threads may have met the last one
@@ -91,7 +92,7 @@ def test_a_shard_that_must_be_opened_again_and_is_another_one_is_an_error(
     next(loader)
     for shard in (own / "bridge" / "0.1.0").glob("*.tfrecord-*"):
         change(shard)
-    with pytest.raises(hr.DatasetError, match=words) as caught:
+    with pytest.raises(DatasetError, match=words) as caught:
         for _ in range(200):
             next(loader)
     assert caught.value.dataset == "bridge"
@@ -110,12 +111,12 @@ def test_a_stale_catalog_is_renewed_when_the_loader_is_made(own, loaders):
 
 
 def test_a_budget_below_two_batches_is_an_error_with_the_numbers(mixture, loaders):
-    with pytest.raises(hr.BudgetError, match=r"5 MiB does not hold two batches: each has 12\.0"):
+    with pytest.raises(BudgetError, match=r"5 MiB does not hold two batches: each has 12\.0"):
         loaders(mixture, batch_size=32, image_size=256, memory="5MiB")
 
 
 def test_a_batch_larger_than_memory_is_an_error_before_anything_is_taken(mixture, loaders):
-    with pytest.raises(hr.BudgetError, match="does not hold two batches"):
+    with pytest.raises(BudgetError, match="does not hold two batches"):
         loaders(mixture, batch_size=1_000_000, image_size=1024)
 
 
@@ -131,7 +132,7 @@ def test_the_budget_is_never_exceeded(mixture, loaders, budget):
 
 def test_sizes_are_understood_and_nonsense_is_not(mixture, loaders):
     assert loaders(mixture, memory="0.1GiB").statistics().engine.budget.limit == 107374182
-    with pytest.raises(hr.UsageError, match="'lots'"):
+    with pytest.raises(UsageError, match="'lots'"):
         loaders(mixture, memory="lots")
 
 
@@ -139,13 +140,13 @@ def test_sizes_are_understood_and_nonsense_is_not(mixture, loaders):
 
 
 def test_an_empty_split_names_source_split_and_episodes(data, loaders):
-    with pytest.raises(hr.SplitError, match=r"train\[:1%\]") as caught:
+    with pytest.raises(SplitError, match=r"train\[:1%\]") as caught:
         loaders(make_mixture(data, ["bridge"], split="train[:1%]"))
     assert "bridge" in str(caught.value)
 
 
 def test_an_offset_longer_than_every_episode_is_an_error(data, loaders):
-    with pytest.raises(hr.UsageError, match="none is longer than the offset") as caught:
+    with pytest.raises(UsageError, match="none is longer than the offset") as caught:
         loaders(make_mixture(data, ["bridge", "droid"], offset=50))
     assert caught.value.dataset == "bridge"
 
@@ -168,7 +169,7 @@ def test_windows_of_different_lengths_cannot_be_in_one_batch(data, loaders):
             "sources": [{"name": "bridge", "offset": 2}, {"name": "droid", "offset": 3}],
         }
     )
-    with pytest.raises(hr.UsageError, match="different numbers of frames"):
+    with pytest.raises(UsageError, match="different numbers of frames"):
         loaders(mixture, frames="all")
     next(loaders(mixture, frames="endpoints"))
 
@@ -180,13 +181,13 @@ def test_a_depth_camera_cannot_fill_frames(tmp_path, loaders):
     mixture = hr.Mixture.from_dict(
         {"root": str(tmp_path), "sources": [{"name": "maniskill", "camera": "depth"}]}
     )
-    with pytest.raises(hr.UsageError, match="uint16"):
+    with pytest.raises(UsageError, match="uint16"):
         loaders(mixture)
 
 
 def test_a_mixture_without_a_validation_split_says_so(data, loaders):
     loader = loaders(make_mixture(data, ["bridge"], val_split=None))
-    with pytest.raises(hr.SplitError, match="no validation split"):
+    with pytest.raises(SplitError, match="no validation split"):
         loader.validation()
 
 
@@ -203,7 +204,7 @@ def test_a_mixture_without_a_validation_split_says_so(data, loaders):
 )
 def test_options_that_cannot_be_are_refused_by_name(mixture, loaders, options):
     ((_, value),) = options.items()
-    with pytest.raises(hr.UsageError, match=str(value)):
+    with pytest.raises(UsageError, match=str(value)):
         loaders(mixture, **options)
 
 
@@ -221,15 +222,15 @@ def test_options_that_cannot_be_are_refused_by_name(mixture, loaders, options):
 )
 def test_a_state_of_another_mixture_says_what_differs(data, mixture, loaders, change, words):
     state = loaders(mixture).state_dict()
-    with pytest.raises(hr.UsageError, match=words):
+    with pytest.raises(UsageError, match=words):
         loaders(make_mixture(data, **change)).load_state_dict(state)
 
 
 def test_a_state_of_another_seed_says_so(mixture, loaders):
     state = loaders(mixture, seed=1).state_dict()
-    with pytest.raises(hr.UsageError, match="seed was 1, is 0"):
+    with pytest.raises(UsageError, match="seed was 1, is 0"):
         loaders(mixture).load_state_dict(state)
-    with pytest.raises(hr.UsageError, match="loader state"):
+    with pytest.raises(UsageError, match="loader state"):
         loaders(mixture).load_state_dict({})
 
 
@@ -275,7 +276,7 @@ def test_a_closed_loader_says_so(mixture, loaders):
     loader.close()
     loader.close()
     assert list(loader) == []
-    with pytest.raises(hr.UsageError, match="closed"):
+    with pytest.raises(UsageError, match="closed"):
         loader.validation()
 
 
@@ -294,7 +295,7 @@ def run(mixture, rest, **options):
         [sys.executable, "-c", code, json.dumps(mixture.to_dict())],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         **options,
     )
 
@@ -329,8 +330,8 @@ def test_a_fork_after_the_start_is_told_in_the_child_and_the_parent_goes_on(mixt
             for use in (lambda: next(loader), loader.validation):
                 try:
                     use()
-                except hr.UsageError as error:
-                    print('child:', error.problem, flush=True)
+                except hr.HeadraceError as error:
+                    print('child:', 'another process' in str(error), flush=True)
             os._exit(0)
         os.waitpid(pid, 0)
         next(loader)
@@ -339,8 +340,8 @@ def test_a_fork_after_the_start_is_told_in_the_child_and_the_parent_goes_on(mixt
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "child: the loader was started in another process",
-        "child: the loader was started in another process",
+        "child: True",
+        "child: True",
         "parent goes on",
     ]
 

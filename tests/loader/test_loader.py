@@ -12,8 +12,9 @@ import pytest
 
 import headrace as hr
 from headrace.decoding.resize import resize_into
+from headrace.errors import UsageError
 from headrace.loader.loader import feed_of
-from headrace.loader.opened import WindowSpec
+from headrace.loader.mixture import WindowSpec
 from headrace.testing import find_object, read_tag
 from tests.loader.conftest import NAMES, make_mixture
 
@@ -49,9 +50,12 @@ def pairs(loader):
     return found
 
 
-def test_every_pair_comes_exactly_once_a_pass_and_its_content_is_that_of_the_catalog(data, loaders):
+@pytest.mark.parametrize("action", ["first", "sum"])
+def test_every_pair_comes_exactly_once_a_pass_and_its_content_is_that_of_the_catalog(
+    data, loaders, action
+):
     mixture = make_mixture(data, weight=None)  # proportional: all sources end a pass together
-    loader = loaders(mixture, batch_size=8, image_size=48)
+    loader = loaders(mixture, batch_size=8, image_size=48, action=action)
     wanted = pairs(loader)
     per_source = Counter(name for name, _, _ in wanted)
     seen: dict[str, list] = {name: [] for name in NAMES}
@@ -76,7 +80,8 @@ def test_every_pair_comes_exactly_once_a_pass_and_its_content_is_that_of_the_cat
                 if role is None:
                     assert not got[row].any()
                     continue
-                stop = t + (source.k if role is source.action else 1)
+                summed = action == "sum" and role is source.action
+                stop = t + (source.k if summed else 1)
                 values = np.asarray(catalog.read(episode, role.field.key, t, stop), np.float32)
                 expected = values.reshape(len(values), -1)[:, : role.dim].sum(axis=0)
                 np.testing.assert_allclose(got[row, : role.dim], expected, rtol=1e-6)
@@ -86,10 +91,10 @@ def test_every_pair_comes_exactly_once_a_pass_and_its_content_is_that_of_the_cat
     assert {sample for samples in seen.values() for sample in samples} == wanted
 
 
-def test_the_pictures_are_of_the_samples_and_the_action_is_the_motion_between_them(
+def test_the_pictures_are_of_the_samples_and_the_summed_action_is_the_motion_between_them(
     mixture, loaders
 ):
-    loader = loaders(mixture, batch_size=8, image_size=256)
+    loader = loaders(mixture, batch_size=8, image_size=256, action="sum")
     by_name = {source.name: source for source in feed_of(loader).sources}
     for _ in range(6):
         batch = next(loader)
@@ -166,9 +171,9 @@ def test_the_environment_of_torchrun_and_slurm_gives_the_rank(mixture, loaders, 
         assert next(loaders(mixture)).draws.tolist() == [4, 5, 6, 7]
         monkeypatch.delenv(rank)
         monkeypatch.delenv(world)
-    with pytest.raises(hr.UsageError, match="rank 4 does not exist in a world of 4"):
+    with pytest.raises(UsageError, match="rank 4 does not exist in a world of 4"):
         loaders(mixture, rank=4, world_size=4)
-    with pytest.raises(hr.UsageError, match="Give both"):
+    with pytest.raises(UsageError, match="Give both"):
         loaders(mixture, rank=1)
 
 
@@ -218,7 +223,7 @@ def test_shares_are_exact_over_a_block(data, loaders):
     for block in (0, 3):
         draws = feed_of(loader).sampler.draw(np.arange(block * 65_536, (block + 1) * 65_536))
         assert np.bincount(draws.source).tolist() == [32768, 19661, 13107]
-    assert loader.statistics().asked["bridge"] == 0.5
+    assert loader.statistics().shares["bridge"] == 0.5
 
 
 # -- validation ----------------------------------------------------------------------------------

@@ -22,7 +22,15 @@ from headrace.errors import (
     UnknownFieldError,
     UsageError,
 )
-from tests.row_files import OUTPUTS, fail_on_13, prepare, transform, transform_many, write_set
+from tests.row_files import (
+    OUTPUTS,
+    fail_on_13,
+    prepare,
+    transform,
+    transform_many,
+    which,
+    write_set,
+)
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +51,7 @@ def loaders():
     made = []
 
     def make(rows, **options):
-        settings = {"batch_size": 5, "transform": transform, "outputs": OUTPUTS, "seed": 3}
+        settings = {"batch_size": 5, "transform": transform, "seed": 3}
         settings |= {"workers": 0, "keep_free": 0, **options}
         made.append(hr.RowLoader(rows, **settings))
         return made[-1]
@@ -124,7 +132,7 @@ def test_batches_do_not_depend_on_threads_processes_store_or_calls(
 ):
     expected = take(loaders(rows, workers=1), 30)
     assert_same(take(loaders(rows, workers=4), 30), expected)
-    assert_same(take(loaders(rows, transform=transform_many, many=True), 30), expected)
+    assert_same(take(loaders(rows, transform=transform_many), 30), expected)
     stored = hr.RowSet(data, columns=["number", "half"], window=8, prepare=prepare, store=True)
     assert_same(take(loaders(stored), 30), expected)
     monkeypatch.setattr("headrace.engine.workers.START_AFTER", 0.0)
@@ -139,24 +147,18 @@ def test_batches_do_not_depend_on_threads_processes_store_or_calls(
 
 
 def test_without_a_transform_a_batch_has_the_columns(rows, data, loaders):
-    loader = loaders(rows, transform=None, outputs=None, shuffle="none")
+    loader = loaders(rows, transform=None, shuffle="none")
     batch = next(loader)
     assert batch["number"].tolist() == np.arange(40).reshape(5, 8).tolist()
     assert type(batch) is dict  # what jax.tree knows
     with pytest.raises(UsageError, match="column 'text' is text"):
-        loaders(hr.RowSet(data, columns=["text"], window=8), transform=None, outputs=None)
+        loaders(hr.RowSet(data, columns=["text"], window=8), transform=None)
 
 
-def test_a_transform_may_say_itself_what_it_writes(rows, loaders):
-    def own(rows, window, epoch, seed, out_rows):
-        out_rows["window"][...] = window
-
-    with pytest.raises(UsageError, match="not known what the transform writes.*outputs"):
-        loaders(rows, transform=own, outputs=None)
-    own.outputs = {"window": ((), "int32")}
-    batch = next(loaders(rows, transform=own, outputs=None, shuffle="none"))
-    assert batch["window"].tolist() == [0, 1, 2, 3, 4]
-    assert batch["window"].dtype == np.int32
+def test_a_function_that_is_not_wrapped_is_refused(rows, loaders):
+    with pytest.raises(UsageError, match="RowTransform") as error:
+        loaders(rows, transform=which)
+    assert "outputs" in error.value.remedy
 
 
 # -- state and hosts ---------------------------------------------------------------------------
@@ -226,14 +228,14 @@ def test_memory_stays_within_the_budget_and_two_batches_are_needed(rows, loaders
 
 def test_threads_end_when_a_loader_is_closed_or_let_go(rows):
     before = set(threading.enumerate())
-    loader = hr.RowLoader(rows, batch_size=4, transform=transform, outputs=OUTPUTS, workers=0)
+    loader = hr.RowLoader(rows, batch_size=4, transform=transform, workers=0)
     next(loader)
     assert set(threading.enumerate()) > before
     loader.close()
     assert set(threading.enumerate()) == before
     with pytest.raises((UsageError, StopIteration)):
         next(loader)
-    other = hr.RowLoader(rows, batch_size=4, transform=transform, outputs=OUTPUTS, workers=0)
+    other = hr.RowLoader(rows, batch_size=4, transform=transform, workers=0)
     next(other)
     del other
     gc.collect()
@@ -241,43 +243,42 @@ def test_threads_end_when_a_loader_is_closed_or_let_go(rows):
 
 
 def test_an_error_of_a_transform_says_which_window_it_was(rows, loaders):
-    loader = loaders(rows, transform=fail_on_13)
+    loader = loaders(rows, transform=hr.RowTransform(fail_on_13, OUTPUTS))
     with pytest.raises(ZeroDivisionError) as caught:
         take(loader, 9)
     where, call = caught.value.__notes__
     assert where == f"in the transform of window 13: row 4 of {rows.catalog.files[2].path}"
-    assert call == (
-        "it was called as transform(rows: number [8]; window, epoch, seed, out_rows: "
-        "numbers [8], what [3], noise []); many=False"
-    )
+    for told in ("rows: number [8]", "out: numbers [8], what [3], noise []", "many=False"):
+        assert told in call
 
 
-def _half(rows, window, epoch, seed, out_rows):
-    out_rows["numbers"][: window % 8] = rows["number"][: window % 8] + 1
+def _half(rows, out, draw):
+    count = draw.window % 8
+    out["numbers"][:count] = rows["number"][:count] + 1
 
 
-def _returns(rows, window, epoch, seed, out_rows):
+def _returns(rows, out, draw):
     return {"numbers": rows["number"]}
 
 
 def test_what_a_transform_does_not_write_is_zero_in_every_batch(rows, loaders):
-    outputs = {"numbers": ((8,), "int64")}
-    for batch in take(loaders(rows, transform=_half, outputs=outputs, batch_size=44), 12):
+    half = hr.RowTransform(_half, {"numbers": ((8,), "int64")})
+    for batch in take(loaders(rows, transform=half, batch_size=44), 12):
         counts = (batch["numbers"] != 0).sum(axis=1)
         assert sorted(counts.tolist()) == sorted(window % 8 for window in range(44))
 
 
-def test_a_transform_that_returns_something_or_outputs_without_one_are_refused(rows, loaders):
-    with pytest.raises(UsageError, match=r"returned dict.*writes into its last argument"):
-        next(loaders(rows, transform=_returns))
-    with pytest.raises(UsageError, match="outputs and no transform"):
-        loaders(rows, transform=None)
+def test_a_transform_that_returns_something_is_refused(rows, loaders):
+    with pytest.raises(UsageError, match="returned dict"):
+        next(loaders(rows, transform=hr.RowTransform(_returns, OUTPUTS)))
 
 
 def test_an_error_of_a_transform_in_a_process_is_the_same(data, rows, loaders, monkeypatch):
     monkeypatch.setattr("headrace.engine.workers.START_AFTER", 0.0)
     stored = hr.RowSet(data, columns=["number"], window=8, store=True)
-    failing = loaders(stored, workers=1, transform=_fail_later, batch_size=2)
+    failing = loaders(
+        stored, workers=1, transform=hr.RowTransform(_fail_later, OUTPUTS), batch_size=2
+    )
     with pytest.raises(ZeroDivisionError) as caught:
         while True:
             take(failing, 1)
@@ -285,11 +286,11 @@ def test_an_error_of_a_transform_in_a_process_is_the_same(data, rows, loaders, m
     assert "in the transform of window" in caught.value.__notes__[0]
 
 
-def _fail_later(rows, window, epoch, seed, out_rows):
+def _fail_later(rows, out, draw):
     """Fails in a worker process alone."""
     if any("headrace.engine.workers" in word for word in sys.orig_argv):
         raise ZeroDivisionError("later")
-    transform(rows, window, epoch, seed, out_rows)
+    which(rows, out, draw)
 
 
 SCRIPT = """
@@ -297,14 +298,13 @@ import sys, time, headrace as hr
 from headrace.engine import workers
 workers.START_AFTER = 0.0
 
-def transform(rows, window, epoch, seed, out_rows):
-    out_rows["window"][...] = window
+def transform(rows, out, draw):
+    out["window"][...] = draw.window
 
 if __name__ == "__main__":
     rows = hr.RowSet(sys.argv[1], columns=["number"], window=8, store=True)
-    outputs = {"window": ((), "int64")}
-    options = {"batch_size": 4, "transform": transform, "outputs": outputs, "workers": 1}
-    with hr.RowLoader(rows, **options) as loader:
+    transform = hr.RowTransform(transform, outputs={"window": ((), "int64")})
+    with hr.RowLoader(rows, batch_size=4, transform=transform, workers=1) as loader:
         until = time.monotonic() + 30
         while not loader.statistics().engine.processes and time.monotonic() < until:
             next(loader)
@@ -329,12 +329,12 @@ def test_what_cannot_be_sent_to_a_process_stays_with_the_threads(
     monkeypatch.setattr("headrace.engine.workers.START_AFTER", 0.0)
     lock = threading.Lock()  # cannot be pickled
 
-    def own(rows, window, epoch, seed, out_rows):
+    def own(rows, out, draw):
         with lock:
-            transform(rows, window, epoch, seed, out_rows)
+            which(rows, out, draw)
 
     with caplog.at_level(logging.WARNING, "headrace"):
-        batches = take(loaders(rows, transform=own, workers=2), 20)
+        batches = take(loaders(rows, transform=hr.RowTransform(own, OUTPUTS), workers=2), 20)
     assert_same(batches, take(loaders(rows), 20))
     assert "cannot be sent to worker processes" in caplog.text
     assert len(caplog.records) == 1
@@ -357,10 +357,10 @@ def test_fewer_rows_than_a_window_are_an_error_or_one_short_window(tmp_path, loa
     rows = hr.RowSet(folder, columns=["number"], window=8, short_windows=True)
     assert len(rows) == 1
     for many in (transform, transform_many):
-        loader = loaders(rows, transform=many, many=many is transform_many, batch_size=2)
+        loader = loaders(rows, transform=many, batch_size=2)
         assert next(loader)["numbers"].tolist() == [[0, 1, 2, 3, 4, -1, -1, -1]] * 2
     with pytest.raises(UsageError, match="no place in an array"):
-        loaders(rows, transform=None, outputs=None)
+        loaders(rows, transform=None)
 
 
 def test_files_shorter_than_a_window_are_named(data, loaders):
@@ -400,7 +400,10 @@ def test_a_file_that_changes_while_it_is_read_ends_the_run_with_its_name(tmp_pat
         ({"batch_size": 0}, "batch_size is 0"),
         ({"rank": 2, "world_size": 2}, "rank 2 does not exist"),
         ({"seed": -1}, "seed is -1"),
-        ({"outputs": {"x": ((2,), object)}}, r"outputs\['x'\] has type object"),
+        (
+            {"transform": hr.RowTransform(which, {"x": ((2,), object)})},
+            r"outputs\['x'\] has type object",
+        ),
     ],
 )
 def test_options_that_cannot_be_are_named(rows, loaders, options, message):

@@ -15,12 +15,12 @@ import headrace as hr
 from benchmarks.baselines.stored import Converter
 from headrace.decoding.resize import resize_into
 from headrace.errors import UsageError
+from headrace.loader.samples import MixtureSamples
 from headrace.measure.baselines import BASELINES, NOT_RUN, find_baseline
 from headrace.measure.baselines.baseline import (
     Baseline,
     check_installed,
     child_processes,
-    job_samples,
 )
 from headrace.measure.job import Job
 from headrace.testing import synthesize
@@ -51,7 +51,9 @@ def make_job(data, weights=SHARES, **settings):
             "sources": [{"name": name, "weight": weight} for name, weight in weights.items()],
         }
     )
-    return Job(mixture, **{"batch_size": 8, "image_size": 32, "workers": 2, **settings})
+    options = settings.pop("options", {})
+    loader = {"batch_size": 8, "image_size": 32, "workers": 2, **settings}
+    return Job(mixture, hr.LoaderOptions(**loader), options)
 
 
 @pytest.fixture(params=BASELINES)
@@ -121,7 +123,7 @@ def pairs(samples):
 
 def test_batches_hold_what_the_catalog_holds(baseline, data, folders):
     job = make_job(data, dict.fromkeys(SHARES, 1.0), image_size=48)
-    samples = job_samples(job)
+    samples = MixtureSamples(job.mixture, job.loader)
     decoded = np.empty((48, 48, 3), np.uint8)
     seen = set()
     with opened(baseline, job, folders) as backend:
@@ -224,8 +226,6 @@ def test_starts_are_drawn_again_in_every_pass_or_refused(baseline, data, folders
 
 
 def test_an_option_that_a_backend_does_not_have_is_an_error(baseline, data, folders):
-    if baseline.name == "headrace":  # its options are the loader's own
-        return
     job = make_job(data, options={"wrokers": 3})
     with (
         pytest.raises(UsageError, match="wrokers"),
@@ -254,7 +254,7 @@ def test_grain_goes_through_all_pairs_once_a_pass(name, data, folders):
     for module in baseline.needs:
         pytest.importorskip(module)
     job = make_job(data, dict.fromkeys(SHARES), batch_size=4, image_size=16)
-    wanted = Counter(pairs(job_samples(job)))
+    wanted = Counter(pairs(MixtureSamples(job.mixture, job.loader)))
     sizes = Counter(name for name, _, _ in wanted)
     seen: dict[str, list] = {name: [] for name in SHARES}
     with opened(baseline, job, folders) as backend:

@@ -112,6 +112,8 @@ def test_a_folder_without_files_is_empty(tmp_path):
 def test_a_resumed_run_keeps_what_came_before_its_checkpoint(tmp_path):
     write_run(tmp_path, batches=20)
     damage(tmp_path / BATCHES, 3)
+    with (tmp_path / BATCHES).open("a") as file:
+        file.write('{"dt_s": 0.1}\n')  # whose batch is not known
     write_run(tmp_path, batches=25, first=12)
     reader = RunReader(tmp_path)
     assert reader.batches.idx.tolist() == [0, 1, 2, *range(4, 25)]

@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.errors import UsageError
 from headrace.testing import synthesize
-from tests.row_files import OUTPUTS, transform, transform_many, write_set
+from tests.row_files import transform, transform_many, write_set
 
 grain = pytest.importorskip("grain")
 
@@ -40,7 +40,7 @@ def rows(data):
 @pytest.fixture
 def pipeline(rows):
     def make(**options):
-        settings = {"batch_size": 5, "transform": transform, "outputs": OUTPUTS, "seed": 3}
+        settings = {"batch_size": 5, "transform": transform, "seed": 3}
         return grain_pipeline(rows, **{**settings, "num_threads": 2, **options})
 
     return make
@@ -51,7 +51,7 @@ def plain(rows):
     """Batches of the plain path."""
 
     def take(count, **options):
-        settings = {"batch_size": 5, "transform": transform, "outputs": OUTPUTS, "seed": 3}
+        settings = {"batch_size": 5, "transform": transform, "seed": 3}
         settings |= {"workers": 0, **options}
         with hr.RowLoader(rows, **settings) as loader:
             return [{n: a.copy() for n, a in next(loader).items()} for _ in range(count)]
@@ -90,7 +90,7 @@ def test_grain_has_worker_processes_on_the_iteration_and_not_on_what_batch_gives
 def test_threads_of_grain_give_the_batches_of_the_plain_path(pipeline, plain, shuffle):
     expected = plain(20, shuffle=shuffle)
     assert_same(take(iter(pipeline(shuffle=shuffle)), 20), expected)
-    many = pipeline(shuffle=shuffle, transform=transform_many, many=True, num_threads=1)
+    many = pipeline(shuffle=shuffle, transform=transform_many, num_threads=1)
     assert_same(take(iter(many), 20), expected)
 
 
@@ -128,9 +128,7 @@ def test_a_state_resumes_with_another_number_of_hosts_and_without_grain(pipeline
     for host in four:
         host.set_state(state)
     found += [next(host)["what"] for _ in range(3) for host in four]
-    with hr.RowLoader(
-        rows, batch_size=10, transform=transform, outputs=OUTPUTS, seed=3, workers=0
-    ) as loader:
+    with hr.RowLoader(rows, batch_size=10, transform=transform, seed=3, workers=0) as loader:
         loader.load_state_dict(four[3].get_state())
         found += [next(loader)["what"].copy() for _ in range(3)]
     found = np.concatenate(found)
@@ -161,7 +159,7 @@ def test_orbax_or_grains_handler_finds_a_state_in_json(pipeline):
 
 
 def test_the_source_is_one_for_grains_own_datasets_and_data_loader(rows, data, tmp_path):
-    source = WindowSource(rows, transform, OUTPUTS)
+    source = WindowSource(rows, transform)
     assert len(source) == 44
     assert source[12]["numbers"].tolist() == list(range(96, 104))
     assert source[-1]["what"].tolist() == [43, 0, 0]
@@ -179,9 +177,7 @@ def test_the_source_is_one_for_grains_own_datasets_and_data_loader(rows, data, t
     first = [int(next(batches)["what"][0]) for _ in range(10)]
     state = batches.get_state()
     shutil.copytree(data, tmp_path / "copy")  # elsewhere, as on another machine
-    other = WindowSource(
-        hr.RowSet(tmp_path / "copy", columns=["number"], window=8), transform, OUTPUTS
-    )
+    other = WindowSource(hr.RowSet(tmp_path / "copy", columns=["number"], window=8), transform)
     resumed = iter(loader(other))
     resumed.set_state(state)
     rest = [int(element["what"][0]) for element in resumed]
@@ -189,7 +185,7 @@ def test_the_source_is_one_for_grains_own_datasets_and_data_loader(rows, data, t
 
 
 def test_headraces_order_is_one_of_grains_map_datasets(rows, plain):
-    dataset = map_dataset(WindowSource(rows, transform, OUTPUTS, seed=3), epochs=2)
+    dataset = map_dataset(WindowSource(rows, transform, seed=3), epochs=2)
     assert len(dataset) == 88
     batched = dataset.batch(5, drop_remainder=True)
     assert_same([batched[n] for n in range(17)], plain(17))
@@ -216,7 +212,7 @@ def test_options_that_make_no_sense_are_named(pipeline, options, message):
 
 
 def test_a_source_and_its_pipeline_agree_on_seed_and_transform(rows, plain):
-    source = WindowSource(rows, transform, OUTPUTS, seed=3)
+    source = WindowSource(rows, transform, seed=3)
     assert_same(take(iter(grain_pipeline(source, batch_size=5, num_threads=1)), 2), plain(2))
     with pytest.raises(UsageError, match="seed 3 .* 0"):
         grain_pipeline(source, batch_size=2, seed=0)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.errors import UsageError
 from tests.outputs.conftest import NAMES, OPTIONS, mixture_dict
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -104,7 +105,7 @@ def test_a_batch_whose_step_failed_is_trained_on_after_the_resume(tmp_path, modu
         trainer(tmp_path, enable_checkpointing=True, callbacks=[saving], **options).fit(
             failing, module
         )
-    with pytest.raises(hr.UsageError, match="from setup to teardown"):
+    with pytest.raises(UsageError, match="from setup to teardown"):
         _ = module.loader  # closed all the same
     resumed = Model()
     checkpoint = tmp_path / "on_exception.ckpt"
@@ -128,7 +129,7 @@ def test_a_checkpoint_of_another_mixture_is_refused_before_training(
         values["sources"].pop(0)
     other = HeadraceDataModule(hr.Mixture.from_dict(values), **{**OPTIONS, **options})
     model = Model()
-    with pytest.raises(hr.UsageError, match=f"belongs to another sequence.*{expected}"):
+    with pytest.raises(UsageError, match=f"belongs to another sequence.*{expected}"):
         trainer(tmp_path, max_steps=9).fit(
             model, other, ckpt_path=tmp_path / "checkpoints" / "step=1.ckpt"
         )
@@ -264,14 +265,14 @@ def test_it_can_be_sent_to_another_process_before_it_is_set_up(modules):
     ],
 )
 def test_options_that_cannot_be_are_refused_at_once(modules, options, message):
-    with pytest.raises(hr.UsageError, match=message):
+    with pytest.raises(UsageError, match=message):
         modules(**options)
 
 
 def test_too_little_to_validate_on_for_all_ranks_is_said(modules):
     module = modules(rank=0, world_size=40)
     module.setup("validate")
-    with pytest.raises(hr.UsageError, match="too few to give each of 40 ranks"):
+    with pytest.raises(UsageError, match="too few to give each of 40 ranks"):
         module.val_dataloader()
     module.teardown("validate")
 
@@ -354,7 +355,7 @@ def test_a_missing_lightning_names_the_feature_and_the_extra():
         "import sys; sys.modules['lightning'] = sys.modules['pytorch_lightning'] = None\n"
         "import headrace as hr, headrace.outputs\n"
         "try:\n    import headrace.outputs.lightning\n"
-        "except hr.UsageError as error:\n    print(error)"
+        "except hr.HeadraceError as error:\n    print(error)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "headrace.outputs.lightning" in out.stdout

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.errors import UsageError
 from tests.outputs.conftest import NAMES, OPTIONS
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -204,7 +205,7 @@ def test_records_survive_a_step_that_fails(fit, tmp_path):
 @pytest.mark.parametrize("callback", [BatchMix, lambda folder: Memory(folder=folder)])
 def test_a_folder_that_cannot_be_written_is_named(fit, tmp_path, callback):
     (tmp_path / "file").write_text("")
-    with pytest.raises(hr.UsageError, match="file/run"):
+    with pytest.raises(UsageError, match="file/run"):
         fit([callback(tmp_path / "file" / "run")])
 
 
@@ -329,5 +330,5 @@ def test_without_an_interval_callbacks_report_as_often_as_the_trainer(fit, capsy
 
 
 def test_an_interval_that_cannot_be_is_refused():
-    with pytest.raises(hr.UsageError, match="every_n_steps is 0"):
+    with pytest.raises(UsageError, match="every_n_steps is 0"):
         Throughput(0)

@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 import headrace as hr
+from headrace.errors import UsageError
 from headrace.outputs.torch import TorchLoader
 
 ARRAYS = ("draws", "dataset", "episode_id", "frame_idx", "offset", "action", "state")
@@ -178,7 +179,7 @@ def test_a_state_can_be_loaded_into_a_running_loader_and_by_the_plain_one(plain,
 
 def test_a_state_of_another_mixture_says_what_differs(loaders):
     state = loaders(seed=1).state_dict()
-    with pytest.raises(hr.UsageError, match="seed was 1, is 0"):
+    with pytest.raises(UsageError, match="seed was 1, is 0"):
         loaders().load_state_dict(state)
 
 
@@ -217,7 +218,7 @@ def test_closing_ends_an_iteration_and_a_closed_loader_says_so(loaders):
     assert list(batches) == []
     fresh = loaders()
     fresh.close()
-    with pytest.raises(hr.UsageError, match="closed"):
+    with pytest.raises(UsageError, match="closed"):
         next(iter(fresh))
 
 
@@ -252,7 +253,7 @@ def test_workers_of_a_dataloader_get_an_error_that_names_the_remedy(loaders, sta
         Wrapped(loader), batch_size=None, num_workers=1, multiprocessing_context="fork"
     )
     batches = iter(wrapped)
-    with pytest.raises(hr.UsageError, match="num_workers=0"):
+    with pytest.raises(UsageError, match="num_workers=0"):
         next(batches)
     batches._shutdown_workers()  # left to the garbage collector it takes torch five seconds
     assert len(draws(loader, 2)) == 2  # and the loader goes on here
@@ -272,7 +273,7 @@ def test_a_forked_child_gets_an_error_and_does_not_hang(loaders):
     if child == 0:
         try:
             next(batches)
-        except hr.UsageError as error:
+        except UsageError as error:
             os.write(writing, str(error).encode())
         finally:
             os._exit(0)
@@ -284,7 +285,7 @@ def test_a_forked_child_gets_an_error_and_does_not_hang(loaders):
 
 @pytest.mark.parametrize("how", [pickle.dumps, copy.copy, copy.deepcopy])
 def test_pickling_and_copying_are_refused(loaders, how):
-    with pytest.raises(hr.UsageError, match="cannot be pickled.*in the process that uses it"):
+    with pytest.raises(UsageError, match="cannot be pickled.*in the process that uses it"):
         how(loaders())
 
 
@@ -299,14 +300,14 @@ def test_pickling_and_copying_are_refused(loaders, how):
     ],
 )
 def test_options_that_cannot_be_are_refused(loaders, options, message):
-    with pytest.raises(hr.UsageError, match=message):
+    with pytest.raises(UsageError, match=message):
         loaders(**options)
 
 
 def test_cuda_where_there_is_none_is_refused_at_once(loaders, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     for device in ("cuda", 0, torch.device("cuda", 1)):
-        with pytest.raises(hr.UsageError, match="finds no CUDA device. Leave device out"):
+        with pytest.raises(UsageError, match="finds no CUDA device. Leave device out"):
             loaders(device=device)
     assert next(iter(loaders(device="cpu")))["frames"].device.type == "cpu"
 
@@ -323,7 +324,7 @@ def test_a_missing_torch_names_the_feature_and_the_extra():
         "import sys; sys.modules['torch'] = None\n"
         "import headrace as hr, headrace.outputs\n"
         "try:\n    from headrace.outputs.torch import TorchLoader\n"
-        "except hr.UsageError as error:\n    print(error)"
+        "except hr.HeadraceError as error:\n    print(error)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "headrace.outputs.torch" in out.stdout

@@ -7,9 +7,8 @@ from itertools import islice
 import pytest
 import torch
 
-import headrace as hr
-from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import ArraySpec, Slot
+from headrace.engine.slots import ArraySpec, SharedMemory, Slot
+from headrace.errors import UsageError
 from headrace.outputs.torch import TorchLoader
 from headrace.outputs.torch.device import CudaTarget
 
@@ -119,5 +118,5 @@ def test_a_loader_that_is_let_go_leaves_whole_batches(mixture, loaders):
 
 
 def test_a_device_that_is_not_there_is_refused(loaders):
-    with pytest.raises(hr.UsageError, match="CUDA devices"):
+    with pytest.raises(UsageError, match="CUDA devices"):
         loaders(device=f"cuda:{torch.cuda.device_count()}")

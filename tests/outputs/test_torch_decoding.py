@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import headrace as hr
 from headrace.decoding.resize import resize_into
+from headrace.errors import DataError, UsageError
 from headrace.loader import Batch
 from headrace.outputs.torch.device import Decoded
 from headrace.outputs.torch.jpeg import Choice, device_decoder_missing, resize
@@ -27,9 +27,9 @@ def test_tensors_are_resized_as_arrays_are(filter, size):
 
 
 def test_decoding_on_a_gpu_without_one_is_refused_and_auto_takes_the_cpu(loaders, caplog):
-    with pytest.raises(hr.UsageError, match=r"decode is 'gpu', but there is no CUDA device"):
+    with pytest.raises(UsageError, match=r"decode is 'gpu', but there is no CUDA device"):
         loaders(decode="gpu")
-    with pytest.raises(hr.UsageError, match="decode is 'both'"):
+    with pytest.raises(UsageError, match="decode is 'both'"):
         loaders(decode="both")
     loader = loaders(decode="auto")
     assert "decode: the CPU decodes (there is no CUDA device" in caplog.text
@@ -117,12 +117,12 @@ def test_an_error_belongs_to_the_batch_it_came_with():
 
     def take():
         if (number := next(numbers)) == 1:
-            raise hr.DataError("damaged")
+            raise DataError("damaged")
         return batch(number)
 
     decoded = Decoded(lambda: take, Sent)
     assert next(decoded) == {"draws": 0}
-    with pytest.raises(hr.DataError, match="damaged"):
+    with pytest.raises(DataError, match="damaged"):
         next(decoded)
     decoded.close()
 

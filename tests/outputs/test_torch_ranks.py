@@ -10,7 +10,7 @@ from itertools import islice
 
 import pytest
 
-import headrace as hr
+from headrace.errors import UsageError
 from tests.outputs.conftest import mixture_dict
 
 #: Made before the process group, as a script does that leaves the group to its trainer.
@@ -110,5 +110,5 @@ def test_the_length_of_a_validation_is_right_on_every_rank(loaders, world):
 
 
 def test_a_rank_needs_its_world(loaders):
-    with pytest.raises(hr.UsageError, match="Give both"):
+    with pytest.raises(UsageError, match="Give both"):
         loaders(rank=1)

@@ -9,7 +9,7 @@ import pytest
 import headrace
 
 RECIPES = Path(headrace.__file__).parent / "recipes"
-MODULES = sorted(path for name in ("laq", "training") for path in (RECIPES / name).glob("*.py"))
+MODULES = sorted(RECIPES.glob("*/*.py"))
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.stem}")

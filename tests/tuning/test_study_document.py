@@ -57,7 +57,7 @@ def test_rows_can_be_added_to_a_study_as_it_is():
     more = ["{label: large, change: loader.batch_size=512}", "{label: x, command: 'true'}"]
     trials = plan(read_study("metadata", ["root=/x"], more), cpus=64)
     assert [trial.label for trial in trials[-2:]] == ["large", "x"]
-    assert trials[-2].job.batch_size == 512
+    assert trials[-2].job.loader.batch_size == 512
     assert trials[-1].command == "true"
     with pytest.raises(UsageError, match=r"ladder\[\d\]\.chnge"):
         read_study("metadata", (), ["{label: large, chnge: loader.batch_size=512}"])
@@ -98,7 +98,7 @@ def test_a_rung_is_its_base_with_exactly_one_change():
         }
     )
     base, big, tf, choose, step, two, copies = trials
-    assert [t.job.batch_size for t in trials] == [32, 128, 32, 32, 32, 32, 32]
+    assert [t.job.loader.batch_size for t in trials] == [32, 128, 32, 32, 32, 32, 32]
     assert (tf.backend, choose.backend, step.backend) == ("tfdata", "tfdata", "headrace")
     assert dict(choose.job.options) == {"mixing.strategy": "choose"}
     assert step.settings == BenchSettings(seconds=5, compute_ms=50)
@@ -114,13 +114,13 @@ def test_a_rung_is_its_base_with_exactly_one_change():
 def test_overrides_of_the_command_line_come_before_what_a_row_changes():
     rows = {"ladder": [{"label": "big", "change": "loader.batch_size=128"}]}
     base, big = planned(rows, "loader.batch_size=16", "loader.image_size=64")
-    assert (base.job.batch_size, big.job.batch_size) == (16, 128)
-    assert base.job.image_size == big.job.image_size == 64
+    assert (base.job.loader.batch_size, big.job.loader.batch_size) == (16, 128)
+    assert base.job.loader.image_size == big.job.loader.image_size == 64
 
 
 def test_a_grid_is_every_combination():
     trials = planned({"grid": {"loader.batch_size": [8, 16], "backend": ["headrace", "tfdata"]}})
-    assert [(t.job.batch_size, t.backend) for t in trials] == [
+    assert [(t.job.loader.batch_size, t.backend) for t in trials] == [
         (8, "headrace"),
         (8, "tfdata"),
         (16, "headrace"),

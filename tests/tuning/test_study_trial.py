@@ -27,7 +27,8 @@ def job(tmp_path_factory):
     synthesize(root, only=["kuka"], episodes=3, seed=1, _max_steps=9)
     sources = [{"name": "kuka", "offset": 2, "split": "train", "val_split": "train"}]
     mixture = hr.Mixture.from_dict({"root": str(root), "sources": sources})
-    return Job(mixture, batch_size=8, image_size=32, workers=1, options={"keep_free": 0})
+    loader = hr.LoaderOptions(batch_size=8, image_size=32, workers=1)
+    return Job(mixture, loader, {"keep_free": 0})
 
 
 def program(code, label="program"):
@@ -94,7 +95,8 @@ def test_a_run_under_the_memory_floor_is_stopped_cleanly_and_keeps_its_figures(j
 
 
 def test_what_the_loader_refuses_is_an_invalid_configuration(job, tmp_path):
-    small = Job(job.mixture, batch_size=8, image_size=512, options={"memory": "1MiB"})
+    loader = hr.LoaderOptions(batch_size=8, image_size=512)
+    small = Job(job.mixture, loader, {"memory": "1MiB"})
     attempt = try_once(Trial("small", job=small, settings=SHORT), tmp_path, OPEN)
     assert attempt.status == "invalid configuration"
     assert "does not hold two batches" in attempt.cause
@@ -105,7 +107,7 @@ def test_what_the_loader_refuses_is_an_invalid_configuration(job, tmp_path):
 )
 def test_options_that_exclude_each_other_are_an_invalid_configuration(job, tmp_path):
     options = {"pipeline.interleave_parallelism": 2}
-    wrong = Job(job.mixture, batch_size=8, image_size=32, options=options)
+    wrong = Job(job.mixture, options=options)
     attempt = try_once(Trial("p2", backend="tfdata", job=wrong, settings=SHORT), tmp_path, OPEN)
     assert attempt.status == "invalid configuration"
     assert "pipeline.episode_concurrency" in attempt.cause

@@ -122,7 +122,7 @@ def test_a_search_runs_is_written_and_resumes_without_repeating(data, tmp_path, 
     first = tune(study, tmp_path / "t", tell=lambda *each: told.append(each))
     assert first.space.fixed == ("torch.workers",)
     assert [key for key, _ in option_rows(first)] == ["torch.prefetch_factor"]
-    assert [title for title, _ in told] == ["defaults", "torch.prefetch_factor=4"]
+    assert [title for title, _ in told] == ["search: defaults", "search: torch.prefetch_factor=4"]
     assert all(attempt.complete for _, attempt in told)
     assert first.made == first.found.runs == 2
     written = json.loads((tmp_path / "t" / "result.json").read_text())

@@ -28,7 +28,6 @@ Overrides are those of `headrace bench`. Exit code: 0 healthy, 1 not healthy, 2 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The command's options."""
     parser.add_argument("mixture", metavar="MIXTURE", nargs="?", help="a YAML file or packaged")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="dotted overrides")
     parser.add_argument("--run", dest="run_folder", metavar="RUN", type=Path, help="a run's folder")
@@ -40,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine; 0 if healthy."""
     from headrace.measure.verdict import give_verdict, verdict_text
 
     if (args.mixture is None) == (args.run_folder is None):

@@ -21,7 +21,7 @@ One RUN, a folder that `headrace bench` or a training run has written: plots/*.s
 mixture_over_time.svg, mixture_windows_every_stride.svg, mixture_summary.txt and report.html are
 written into it. Several: one page, by default comparison.html in the current folder. The folder of
 a comparison stands for the runs in it. What a killed run has left is shown; what is missing or
-damaged is named, and the exit code is 1.
+damaged is named, and the exit code is 1. Needs the extra: pip install 'headrace[plots]'.
 """
 
 

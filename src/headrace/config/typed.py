@@ -6,6 +6,7 @@ Errors name the key path, the value, what is accepted, and the nearest name wher
 from __future__ import annotations
 
 import difflib
+import math
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -210,7 +211,7 @@ def _scalar(hint: Any, value: Any) -> tuple[Any, bool]:
     if hint is float:
         return (float(value), True) if number else (value, False)
     if hint is int:
-        whole = number and value == int(value)
+        whole = number and math.isfinite(value) and value == int(value)
         return (int(value), True) if whole else (value, False)
     return value, isinstance(value, hint)
 

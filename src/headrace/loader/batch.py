@@ -25,7 +25,7 @@ class Batch:
     episode_id: NDArray[np.int64] | None = None  #: [B] shard number << 32 | record number
     frame_idx: NDArray[np.int32] | None = None  #: [B] start t
     offset: NDArray[np.int32] | None = None  #: [B] steps to the last frame
-    action: NDArray[np.float32] | None = None  #: [B, A] summed over the window, or [B, C, A]
+    action: NDArray[np.float32] | None = None  #: [B, A] at t, or as asked for (`LoaderOptions`)
     action_is_pad: NDArray[np.bool_] | None = None  #: [B, C] beyond the episode's end
     state: NDArray[np.float32] | None = None  #: [B, S] at t
     language: list[str] | None = None  #: [B] instruction at t

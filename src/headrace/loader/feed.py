@@ -4,32 +4,42 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.config import Mixture
-from headrace.decoding.frame import check_camera
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.engine.slots import Lock, slot_bytes
-from headrace.engine.statistics import Counters
+from headrace.engine.statistics import Counters, EngineStatistics
 from headrace.engine.stream import Filled, Stream
-from headrace.errors import HeadraceError, SplitError, UsageError
+from headrace.errors import SplitError
 from headrace.loader.batch import Batch, EncodedBatch
 from headrace.loader.endless import EndlessLoader, ValidationSequence, make_engine
-from headrace.loader.opened import OpenedSource, open_sources
+from headrace.loader.mixture import OpenedMixture
 from headrace.loader.options import LoaderOptions, rank_and_world_size
 from headrace.loader.plan import PendingBatch, Planner, Sample, SampleTask
 from headrace.loader.sizes import VALIDATION_SLOTS, Sizes
-from headrace.loader.statistics import LoaderStatistics
-from headrace.loader.work import SampleTasks, SampleWork
+from headrace.loader.work import SampleTasks, SampleWork, Skipped
 from headrace.reading.local import LocalFiles, shared_files
-from headrace.sampling.sampler import Sampler, ValidationOrder, resolve_weights
+from headrace.sampling.sampler import ValidationOrder
 
-__all__ = ["MixtureFeed"]
+__all__ = ["LoaderStatistics", "MixtureFeed"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoaderStatistics:
+    """A loader at one moment."""
+
+    engine: EngineStatistics
+    draws: int  #: draws consumed by all ranks together
+    shares: dict[str, float]  #: of the sources, exactly
+    too_short: dict[str, int]  #: episodes of each source that are shorter than a window
+    skipped: int  #: samples that were damaged and replaced
+    first_skipped: tuple[Skipped, ...]  #: the first of them, with what was wrong
 
 
 class MixtureFeed(EndlessLoader):
@@ -48,24 +58,14 @@ class MixtureFeed(EndlessLoader):
         encoded: bool = False,
     ) -> None:
         """`lock` makes memory ready for a device; with `encoded` frames may be left as JPEGs."""
-        if not isinstance(mixture, Mixture):
-            mixture = Mixture.load(mixture)
         files = files or shared_files()
         self.options = options
         self.encoded = encoded
-        self.sources = _checked(open_sources(mixture, options.window, files))
-        self.names = tuple(source.name for source in self.sources)
-        self._episodes = [_episodes(source, source.split) for source in self.sources]
-        items = [s.items(e) for s, e in zip(self.sources, self._episodes, strict=True)]
-        weights = resolve_weights(
-            [source.asked for source in self.sources],
-            [item.length for item in items],
-            self.names,
-        )
-        self.sampler = Sampler(weights, items, options.seed, self.names)
+        self.mixture = opened = OpenedMixture(mixture, options, files)
+        self.sources, self.names, self.sampler = opened.sources, opened.names, opened.sampler
         self.sizes = sizes = Sizes.of(options, self.sources, encoded=encoded)
         self._sample_planner = planner = Planner(
-            self.sources, self._episodes, options, self.sampler, sizes.threads
+            opened.sources, opened.episodes, options, opened.sampler, sizes.threads
         )
         self._tasks = SampleTasks(options.may_skip, encoded)
         self._work = SampleWork(self.sources, options, files, sizes.threads)
@@ -196,7 +196,7 @@ class MixtureFeed(EndlessLoader):
                         dataset=source.name,
                         remedy="Give `val_split` in the mixture, for it or in `defaults`",
                     )
-            episodes = [_episodes(source, source.val_split or "") for source in self.sources]
+            episodes = [source.episodes(source.val_split or "") for source in self.sources]
             items = [
                 source.items(mine, all_pairs=True)
                 for source, mine in zip(self.sources, episodes, strict=True)
@@ -213,13 +213,13 @@ class MixtureFeed(EndlessLoader):
         return LoaderStatistics(
             engine=self._engine.statistics(),
             draws=self._draws,
-            asked={
+            shares={
                 name: float(places) / self.sampler.shares.block
                 for name, places in zip(self.names, self.sampler.shares.places, strict=True)
             },
             too_short={
                 source.name: int((source.steps(episodes) <= source.k).sum())
-                for source, episodes in zip(self.sources, self._episodes, strict=True)
+                for source, episodes in zip(self.sources, self.mixture.episodes, strict=True)
             },
             skipped=self._tasks.skipped.count,
             first_skipped=tuple(self._tasks.skipped.first),
@@ -235,14 +235,7 @@ class MixtureFeed(EndlessLoader):
         return EncodedBatch(pending=pending, **about) if self.encoded else Batch(**about)
 
     def _fingerprint(self) -> dict[str, Any]:
-        return {
-            "sources": [
-                {"name": source.name, "places": int(places), **source.fingerprint(episodes)}
-                for source, places, episodes in zip(
-                    self.sources, self.sampler.shares.places, self._episodes, strict=True
-                )
-            ]
-        }
+        return self.mixture.fingerprint()
 
 
 class _Pass(Iterator[Batch]):
@@ -263,27 +256,3 @@ class _Pass(Iterator[Batch]):
         except BaseException:
             self._finalizer()
             raise
-
-
-def _checked(sources: list[OpenedSource]) -> list[OpenedSource]:
-    """All sources fill frames, and the same number of them."""
-    for source in sources:
-        try:
-            check_camera(source.camera.shape[-1], source.camera.dtype)
-        except HeadraceError as error:
-            raise error.within(dataset=source.name, field=source.camera.key) from None
-    counts = {len(source.offsets): source.name for source in sources}
-    if len(counts) > 1:
-        listed = ", ".join(f"{name} {count}" for count, name in counts.items())
-        raise UsageError(
-            f"windows have different numbers of frames: {listed}",
-            remedy="With different offsets use frames='endpoints', or fixed_n for a fixed number",
-        )
-    return sources
-
-
-def _episodes(source: OpenedSource, split: str) -> NDArray[np.int64]:
-    try:
-        return source.episodes(split)
-    except HeadraceError as error:
-        raise error.within(dataset=source.name) from None

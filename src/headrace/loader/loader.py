@@ -11,9 +11,8 @@ from typing import Any, Self, Unpack
 from headrace.config import Mixture
 from headrace.errors import UsageError
 from headrace.loader.batch import Batch
-from headrace.loader.feed import MixtureFeed
+from headrace.loader.feed import LoaderStatistics, MixtureFeed
 from headrace.loader.options import LoaderFields, LoaderOptions, changed_options
-from headrace.loader.statistics import LoaderStatistics
 
 __all__ = ["Loader", "feed_of", "loader_over"]
 

@@ -19,6 +19,7 @@ from headrace.errors import UsageError
 from headrace.sampling.items import WindowMode, frame_offsets
 
 __all__ = [
+    "ActionMode",
     "LoaderFields",
     "LoaderOptions",
     "Metadata",
@@ -33,6 +34,7 @@ __all__ = [
     "rank_and_world_size",
 ]
 
+ActionMode: TypeAlias = Literal["first", "sum"]
 Metadata: TypeAlias = Literal["none", "dataset", "full"]
 OnError: TypeAlias = Literal["raise", "skip"]
 Shuffle: TypeAlias = Literal["exact", "local", "none"]
@@ -120,7 +122,12 @@ class LoaderOptions(SharedOptions):
     frames: WindowSpec | WindowMode = "endpoints"
     #: What comes with the frames: nothing, the dataset, or everything (action, state, texts, ...).
     metadata: Metadata = "full"
-    #: Actions of a sample, from t on, with `action_is_pad`. None: one, summed over the window.
+    #: What `action` is: "first", the action at t; or "sum", the sum of the actions from t to the
+    #: last frame of the window, which is the whole movement where actions are differences, and
+    #: means nothing where they are positions.
+    action: ActionMode = "first"
+    #: Actions of a sample one by one, from t on, with `action_is_pad` beyond the episode's end:
+    #: `action` is then [B, C, A]. None: one, as `action` says.
     action_chunk: int | None = None
     #: How frames are resized: as TensorFlow's method of that name.
     resize: Filter = "bilinear"
@@ -135,8 +142,14 @@ class LoaderOptions(SharedOptions):
             _at_least("image_size", side, 1)
         _one_of("metadata", self.metadata, get_args(Metadata))
         _one_of("on_error", self.on_error, get_args(OnError))
+        _one_of("action", self.action, get_args(ActionMode))
         if self.action_chunk is not None:
-            _at_least("action_chunk", self.action_chunk, 0)
+            _at_least("action_chunk", self.action_chunk, 1)
+            if self.action != "first":
+                raise UsageError(
+                    f"action is {self.action!r} and action_chunk is {self.action_chunk}",
+                    remedy="Leave one of them out: a chunk has its actions one by one",
+                )
         _at_least("max_errors", self.max_errors, 0)
         check_filter(self.resize)
         if not isinstance(self.frames, WindowSpec):
@@ -197,6 +210,7 @@ class LoaderFields(SharedFields, total=False):
     image_size: int | tuple[int, int]
     frames: WindowSpec | WindowMode
     metadata: Metadata
+    action: ActionMode
     action_chunk: int | None
     resize: Filter
     on_error: OnError

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
-from headrace.loader.opened import OpenedSource
+from headrace.loader.mixture import OpenedSource
 from headrace.loader.options import LoaderOptions
 from headrace.sampling.bijection import Ints
 from headrace.sampling.sampler import Draws

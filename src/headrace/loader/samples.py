@@ -1,4 +1,4 @@
-"""The samples of a mixture as an array, for whoever brings threads of its own.
+"""The samples of a mixture as an array, for frameworks that bring threads of their own.
 
 Sources, weights, windows and fields are resolved as for the loader, and frames and fields are read
 by its reader. What differs is who decides on the order, who calls, and how a batch comes back.
@@ -7,6 +7,7 @@ by its reader. What differs is who decides on the order, who calls, and how a ba
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,55 +15,38 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from headrace.config import Mixture
-from headrace.decoding.frame import check_camera
 from headrace.decoding.resize import use_one_thread_per_call
 from headrace.engine.slots import ArraySpec
 from headrace.engine.statistics import Counters
-from headrace.errors import HeadraceError
-from headrace.loader.opened import open_sources
+from headrace.loader.mixture import OpenedMixture
 from headrace.loader.options import LoaderOptions
 from headrace.loader.plan import Planner, SamplePlan
 from headrace.loader.sizes import batch_specs, requested_workers
 from headrace.loader.work import SampleFiller, SampleWork
 from headrace.reading.local import shared_files
-from headrace.sampling.sampler import Draws, Sampler, resolve_weights
+from headrace.sampling.sampler import Draws
 
 __all__ = ["MixtureSamples"]
 
 
 class _NoBudget:
-    """Whoever reads samples one by one has no memory budget."""
+    """Samples that are read one by one are not charged to a budget."""
 
     def charge(self, size: int, what: str, /) -> None:
-        """Anything goes."""
+        """Allow everything."""
 
     def release(self, size: int, /) -> None:
-        """Nothing was counted."""
+        """Do nothing: nothing was counted."""
 
 
-class MixtureSamples:
+class MixtureSamples(OpenedMixture):
     """All samples of a mixture. It can be sent to other processes and used by many threads.
 
     Sample (source, episode, t) is window t of the `episode`-th episode of the source's split.
     """
 
-    def __init__(self, mixture: Mixture, options: LoaderOptions) -> None:
-        self.options = options
-        self.sources = open_sources(mixture, options.window, shared_files())
-        for source in self.sources:
-            try:
-                check_camera(source.camera.shape[-1], source.camera.dtype)
-            except HeadraceError as error:
-                raise error.within(dataset=source.name, field=source.camera.key) from None
-        self.names = tuple(source.name for source in self.sources)
-        self.episodes = [source.episodes(source.split) for source in self.sources]
-        self.items = [s.items(e) for s, e in zip(self.sources, self.episodes, strict=True)]
-        self.weights = resolve_weights(
-            [source.asked for source in self.sources],
-            [items.length for items in self.items],
-            self.names,
-        )
-        self.sampler = Sampler(self.weights, self.items, options.seed, self.names)
+    def __init__(self, mixture: Mixture | str | Path, options: LoaderOptions) -> None:
+        super().__init__(mixture, options, shared_files())
         self.specs: dict[str, ArraySpec] = batch_specs(options, self.sources)
         self._planner = Planner(self.sources, self.episodes, options, self.sampler)
         self._own = threading.local()
@@ -73,17 +57,6 @@ class MixtureSamples:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._own = threading.local()
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Everything that the sequence of samples depends on, as in the state of a `Loader`."""
-        return {
-            "sources": [
-                {"name": source.name, "places": int(places), **source.fingerprint(episodes)}
-                for source, places, episodes in zip(
-                    self.sources, self.sampler.shares.places, self.episodes, strict=True
-                )
-            ]
-        }
 
     def draws(self, picked: npt.ArrayLike) -> Draws:
         """Samples that someone else has picked: [n, 3], source, episode and t of each."""

@@ -19,7 +19,7 @@ from headrace.engine.slots import Arrays
 from headrace.engine.statistics import Counters
 from headrace.engine.workers import Charges, Done, Fill
 from headrace.errors import DataError, HeadraceError, WorkerError
-from headrace.loader.opened import OpenedSource
+from headrace.loader.mixture import OpenedSource
 from headrace.loader.options import LoaderOptions
 from headrace.loader.plan import Sample, SamplePlan, SampleTask
 from headrace.loader.sizes import camera_size
@@ -147,6 +147,7 @@ class SampleFiller:
         self._counters = Counters()
         self._level = {"none": 0, "dataset": 1, "full": 2}[options.metadata]
         self._chunk = options.action_chunk or 0
+        self._sum = options.action == "sum"
         self._decoder = FrameDecoder(filter=options.resize)
         self._buffer = bytearray(0)
         self._view = memoryview(self._buffer)
@@ -278,7 +279,8 @@ class SampleFiller:
             action[:count, : source.action.dim] = values
             arrays["action_is_pad"][row] = np.arange(self._chunk) >= count
         else:
-            values = source.action.read(fd, sample.action, source.k, sample.episode, t)
+            count = source.k if self._sum else 1
+            values = source.action.read(fd, sample.action, count, sample.episode, t)
             np.add.reduce(values, axis=0, out=action[: source.action.dim])
             action[source.action.dim :] = 0
         state = arrays["state"][row]

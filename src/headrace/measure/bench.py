@@ -15,7 +15,7 @@ from headrace.config.documents import to_yaml
 from headrace.errors import HeadraceError, UsageError
 from headrace.files import atomic_write
 from headrace.measure.baselines import find_baseline
-from headrace.measure.baselines.baseline import check_installed, shuffle_of
+from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.isolated import GRACE_SECONDS, Sight, Stop, supervise
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import machine_facts
@@ -159,7 +159,7 @@ def run_once(
     """Run a backend in a fresh process; the request that was made and how it ended."""
     folder.mkdir(parents=True, exist_ok=True)
     request = begun.request(backend, job, settings)
-    request |= {"do": "run", "shuffle": shuffle_of(find_baseline(backend), job)}
+    request |= {"do": "run", "shuffle": find_baseline(backend).shuffle_of(job)}
     if folder != begun.folder:
         request["name"] = folder.name
     if conversion is not None:
@@ -334,7 +334,6 @@ class _Table:
                 self._note(failed)
 
     def limit(self, number: int) -> None:
-        """The limits of this round."""
         job = next(iter(self._jobs.values()))
         found, outcome = measure_limit(
             self._begun.folder / "limits" / str(number + 1), job, self._watch
@@ -343,7 +342,6 @@ class _Table:
         self._note(outcome)
 
     def run(self, backend: str, number: int) -> None:
-        """One run of a backend, if it can run."""
         if backend in self._failed:
             return
         folder = self._begun.folder / f"{backend}_{number + 1}"
@@ -364,7 +362,6 @@ class _Table:
         draw_report(folder)
 
     def close(self) -> None:
-        """Remove the converted copies of the data."""
         for conversion in self._conversions.values():
             conversion.close()
 
@@ -386,7 +383,7 @@ class _Table:
         return {
             "status": status,
             "cause": cause,
-            "shuffle": shuffle_of(find_baseline(backend), self._jobs[backend]),
+            "shuffle": find_baseline(backend).shuffle_of(self._jobs[backend]),
             "conversion": self._conversions[backend].took,
             **{figure: _range([r[figure] for r in complete]) for figure in _FIGURES},
         }

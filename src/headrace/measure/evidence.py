@@ -52,7 +52,6 @@ class SourceCost:
 
     @property
     def work_s(self) -> float:
-        """Reading and decoding."""
         return self.read_s + self.decode_s
 
 
@@ -228,7 +227,6 @@ class Evidence:
         return sorted(parts, key=lambda part: -part[1])
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return dataclasses.asdict(self)
 
     @staticmethod
@@ -299,7 +297,7 @@ def _figures_evidence(run: Run) -> Evidence:
 
 
 def _ending(run: Run) -> str:
-    return f"the run is {run.status}" + (f": {run.cause}" if run.cause else "")
+    return f"status of the run: {run.status}" + (f" ({run.cause})" if run.cause else "")
 
 
 def _inner(values: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from headrace.config import Mixture
 from headrace.config.documents import parse_override
-from headrace.config.typed import nearest, typed
+from headrace.config.typed import nearest, plain, typed
 from headrace.errors import UsageError
-from headrace.loader import Loader
-from headrace.loader.options import LoaderOptions, Metadata
+from headrace.loader.options import LoaderOptions
 
 __all__ = ["JOB_KEYS", "OWN_KEYS", "BenchSettings", "Job", "jobs_of"]
 
@@ -27,29 +26,30 @@ class Job:
     """Batches of a mixture. Plain values, so that it can cross into a fresh process."""
 
     mixture: Mixture
-    batch_size: int = 64
-    image_size: int = 256
-    seed: int = 0
-    metadata: Metadata = "full"
-    workers: int | None = None  #: CPUs that may be used; None: all that are allowed
+    #: Every backend follows those of `JOB_KEYS`.
+    loader: LoaderOptions = field(default_factory=LoaderOptions)
     options: Mapping[str, Any] = field(default_factory=dict)  #: the backend's own
 
-    def loader(self, **options: Any) -> Loader:
-        """headrace's own loader of it, with other options of its own."""
-        return Loader(self.mixture, **{key: getattr(self, key) for key in JOB_KEYS}, **options)
+    def __post_init__(self) -> None:
+        # The action of a sample that every backend delivers.
+        object.__setattr__(self, "loader", replace(self.loader, action="sum"))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
-        return {
-            "mixture": self.mixture.to_dict(),
-            **{key: getattr(self, key) for key in JOB_KEYS},
-            "options": dict(self.options),
+        """As JSON has it: of the loader's options `JOB_KEYS` and what differs from the default."""
+        default = plain(Job(self.mixture).loader)
+        loader = {
+            key: value
+            for key, value in plain(self.loader).items()
+            if key in JOB_KEYS or value != default[key]
         }
+        return {"mixture": self.mixture.to_dict(), **loader, "options": dict(self.options)}
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Job:
         """The inverse of `to_dict`."""
-        return Job(**{**values, "mixture": Mixture.from_dict(values["mixture"])})
+        loader = {key: value for key, value in values.items() if key not in ("mixture", "options")}
+        mixture = Mixture.from_dict(values["mixture"])
+        return Job(mixture, typed(LoaderOptions, loader, "loader"), values["options"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,6 @@ class BenchSettings:
         return self.steps is not None and steps >= self.steps
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return asdict(self)
 
 
@@ -107,39 +106,30 @@ def jobs_of(
     """
     from headrace.measure.baselines import BASELINES, find_baseline
 
+    keys = (*JOB_KEYS, *OWN_KEYS)
     loader: dict[str, Any] = {}
     options: dict[str, dict[str, Any]] = {backend: {} for backend in backends}
     rest = []
     for override in overrides:
         head, _, key = override.partition("=")[0].strip().partition(".")
         if head == "loader":
-            if key not in (*JOB_KEYS, *OWN_KEYS):
-                raise _unknown("the loader", key, (*JOB_KEYS, *OWN_KEYS))
+            if key not in keys:
+                raise UsageError(
+                    f"the loader has no option {key!r} in a benchmark",
+                    remedy=f"{nearest(key, keys)}There are {', '.join(keys)}",
+                )
             loader[key] = parse_override(override)[1]
-        elif not key and head in (*JOB_KEYS, *OWN_KEYS):
+        elif not key and head in keys:
             raise UsageError(f"unknown key {head}", remedy=f"Did you mean 'loader.{head}'?")
         elif head in BASELINES:
             options.setdefault(head, {})[key] = parse_override(override)[1]
         else:
             rest.append(override)
-    checked = typed(LoaderOptions, loader, "loader")
-    ours = {key: getattr(checked, key) for key in JOB_KEYS}
-    options.setdefault("headrace", {}).update(
-        {key: value for key, value in loader.items() if key in OWN_KEYS}
-    )
+    typed(LoaderOptions, loader, "loader")  # raises where a value is not accepted
+    own = {key: loader.pop(key) for key in OWN_KEYS if key in loader}
+    options.setdefault("headrace", {}).update(own)
+    common = typed(LoaderOptions, loader, "loader")
     loaded = Mixture.load(mixture, rest)
-    jobs = {}
     for backend in backends:
-        known = find_baseline(backend).options
-        for key in options[backend]:
-            if known is not None and key not in known:
-                raise _unknown(f"the backend {backend}", key, known)
-        jobs[backend] = Job(loaded, **ours, options=options[backend])
-    return jobs
-
-
-def _unknown(owner: str, key: str, known: Sequence[str] | Mapping[str, Any]) -> UsageError:
-    return UsageError(
-        f"{owner} has no option {key!r}",
-        remedy=f"{nearest(key, known)}There are {', '.join(known)}",
-    )
+        find_baseline(backend).with_defaults(options[backend])  # raises where it has no such option
+    return {each: Job(loaded, common, options[each]) for each in backends}

@@ -26,7 +26,7 @@ from headrace.errors import DataError
 from headrace.jobs import ProcessPool
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.loader import feed_of
-from headrace.loader.opened import OpenedSource
+from headrace.loader.mixture import OpenedSource
 from headrace.loader.plan import Sample
 from headrace.measure.evidence import SourceCost
 
@@ -186,7 +186,7 @@ def source_costs(
     from the loader. Sources that do not occur in its next draws are left out.
     """
     feed = feed_of(loader)
-    shares = feed.statistics().asked
+    shares = feed.statistics().shares
     draws: dict[int, list[Sample]] = defaultdict(list)
     # From the end: what comes next has been read ahead by the loader, and lies in the page cache.
     for sample in reversed(feed.next_samples(_DRAWS)):

@@ -170,7 +170,6 @@ class MemoryWatch:
         self._counted = 0
 
     def now(self) -> TreeMemory:
-        """The memory now."""
         started = monotonic()
         counted = self._count()
         if started >= self._next:

@@ -64,8 +64,8 @@ DOCTOR = "doctor.json"
 #: A folder with any of these is a run.
 RUN_FILES = (RESULT, BATCHES, MEMORY)
 
-#: How a run can end. "incomplete": it says nothing, because it still runs or was killed with
-#: whatever watched it. The last four are those of a run that never started.
+#: How a run can end. "incomplete": there is no result, because it still runs or was killed together
+#: with the process that watched it. The last four are of runs that never started.
 Status: TypeAlias = Literal[
     "complete",
     "interrupted",
@@ -94,9 +94,9 @@ _LOG_LINES = 40
 class Outcome:
     """How a run ended, as the process that watched it knows."""
 
-    status: str  #: a `Status`; rules that end a run may have words of their own
+    status: str  #: a `Status`, or the word of a rule that ended it
     cause: str | None = None
-    measured: dict[str, Any] | None = None  #: what the process itself found, if it came to that
+    measured: dict[str, Any] | None = None  #: what the process itself has measured, if anything
     peak_rss: int = 0
     peak_anonymous: int = 0
     min_available: int | None = None  #: least memory left, of the machine and of its groups
@@ -127,7 +127,6 @@ class Step(NamedTuple):
 
     @property
     def step_s(self) -> float:
-        """Without the wait."""
         return self.seconds - self.wait_s
 
 
@@ -164,7 +163,6 @@ class StepClock:
         self.clear()
 
     def clear(self) -> None:
-        """Set the sums to zero."""
         self.steps = self.samples = 0  #: after the warm-up
         self.seconds = self.wait_s = 0.0
 
@@ -180,7 +178,6 @@ class StepClock:
         self._wait += seconds
 
     def end(self, samples: int = 0, now: float | None = None) -> Step:
-        """The step is over."""
         now = perf_counter() if now is None else now
         if self._waits is not None:
             seen = self._waits()
@@ -206,7 +203,6 @@ class StepClock:
             self._pause = perf_counter()
 
     def resume(self) -> None:
-        """Back to the step."""
         if self._pause is not None:
             self.skip(perf_counter() - self._pause)
             self._pause = None
@@ -283,9 +279,9 @@ def source_counts(dataset: NDArray[Any] | None, names: Sequence[str]) -> dict[st
 class RunWriter:
     """Writes the records of a run as it goes; each line is in the file once it is written.
 
-    The files are those that are asked for: a process may write the batches of a run while its
-    parent writes the memory. A resumed run keeps the first `resume` batches of the records that
-    are there and continues behind them.
+    It opens only the files it is to write: a process may write the batches of a run while its
+    parent writes the memory. A resumed run keeps the records of its first `resume` batches and
+    continues behind them.
     """
 
     def __init__(
@@ -304,12 +300,12 @@ class RunWriter:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if batches:
-                self._batches, self._earlier = _continued(
-                    folder / BATCHES, lambda r: (finite(r.get("idx")) or 0) < resume
+                self._batches, self._earlier = _opened(
+                    folder / BATCHES, resume, lambda r: -1 < _number(r, "idx") < resume
                 )
             if memory:
-                self._memory, self._earlier_memory = _continued(
-                    folder / MEMORY, lambda _: resume > 0
+                self._memory, self._earlier_memory = _opened(
+                    folder / MEMORY, resume, lambda _: True
                 )
         except OSError as error:
             raise UsageError(
@@ -373,7 +369,7 @@ class RunWriter:
     def finish(
         self, status: str, cause: str | None = None, numbers: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        """Write result.json: how the run ended, and its figures; what it says."""
+        """Write result.json: how the run ended, and its figures. Returns its content."""
         self.close()
         result = {"name": self.folder.resolve().name, "status": status, "cause": cause}
         result |= numbers or {}
@@ -381,7 +377,6 @@ class RunWriter:
         return result
 
     def close(self) -> None:
-        """No more records come."""
         files = [file for file in (self._batches, self._memory) if file is not None]
         self._batches = self._memory = None
         for file in files:
@@ -394,15 +389,24 @@ class RunWriter:
         self.close()
 
 
-def _continued(path: Path, keep: Callable[[dict[str, Any]], bool]) -> tuple[TextIO, float]:
-    """The file, behind those of its records that are kept; and when the last of them was (t_s)."""
+def _opened(
+    path: Path, resume: int, keep: Callable[[dict[str, Any]], bool]
+) -> tuple[TextIO, float]:
+    """A file, empty or behind the records that a resumed run keeps; and the time of the last."""
+    if not resume:
+        return path.open("w", buffering=1, encoding="utf-8"), 0.0
     last = 0.0
     with replacing(path, durable=False) as file:
         for line, record in _Lines(path).with_text():
             if keep(record):
                 file.write((line.rstrip("\n") + "\n").encode())
-                last = finite(record.get("t_s")) or last
-    return path.open("a", buffering=1, encoding="utf-8"), last
+                last = _number(record, "t_s")
+    return path.open("a", buffering=1, encoding="utf-8"), max(last, 0.0)
+
+
+def _number(record: Mapping[str, Any], key: str) -> float:
+    number = finite(record.get(key))
+    return -1.0 if number is None else number
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -509,13 +513,11 @@ class RunReader:
 
     @cached_property
     def result(self) -> dict[str, Any]:
-        """What result.json says."""
         found, self._problems[RESULT] = read_object(self.folder / RESULT)
         return found
 
     @cached_property
     def batches(self) -> Batches:
-        """The records of the batches."""
         lines = _Lines(self.folder / BATCHES)
         found = Batches.of(lines)
         self._problems[BATCHES], self.damaged[BATCHES] = lines.problem, lines.damaged
@@ -523,7 +525,6 @@ class RunReader:
 
     @cached_property
     def memory(self) -> Memory:
-        """The records of memory."""
         lines = _Lines(self.folder / MEMORY)
         found = Memory.of(lines)
         self._problems[MEMORY], self.damaged[MEMORY] = lines.problem, lines.damaged
@@ -531,7 +532,6 @@ class RunReader:
 
     @cached_property
     def machine(self) -> dict[str, Any]:
-        """What the run was measured on."""
         stated = self.result.get("machine")
         if isinstance(stated, dict) and stated:
             return stated

@@ -84,7 +84,6 @@ class Verdict:
     changes: tuple[Change, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return dataclasses.asdict(self)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from headrace.errors import BudgetError, HeadraceError, SelectionError, UsageError
-from headrace.loader import Batch
+from headrace.loader import Batch, Loader
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import Opened, Validates, check_installed
 from headrace.measure.job import BenchSettings, Job
@@ -43,7 +43,6 @@ def _stop(_number: int, _frame: Any) -> None:
 
 
 def _measure(request: dict[str, Any], folder: Path, report: Report) -> dict[str, Any]:
-    """Run a backend."""
     baseline = find_baseline(request["backend"])
     check_installed(baseline)
     settings = BenchSettings(**request["settings"])
@@ -177,7 +176,6 @@ class _Validations:
             )
 
     def after(self, batches: int) -> None:
-        """Validate, if it is time for it."""
         if not self._every or batches % self._every or not isinstance(self._opened, Validates):
             return
         began = time.perf_counter()
@@ -216,12 +214,14 @@ def _convert(request: dict[str, Any], _folder: Path, report: Report) -> dict[str
 def _limit(request: dict[str, Any], _folder: Path, report: Report) -> dict[str, Any]:
     """What the machine allows: reading and decoding the same draws with nothing else."""
     job = Job.from_dict(request["job"])
-    with job.loader(keep_free=0) as loader:
+    with Loader(job.mixture, job.loader, keep_free=0) as loader:
         report({"phase": "measuring the decode limit"})
-        decode = decode_limit(loader, seconds=request["seconds"], processes=job.workers)
+        decode = decode_limit(loader, seconds=request["seconds"], processes=job.loader.workers)
         report({"phase": "measuring the storage limit"})
-        storage = storage_limit(loader, seconds=request["seconds"] / 2, processes=job.workers)
-        asked = loader.statistics().asked
+        storage = storage_limit(
+            loader, seconds=request["seconds"] / 2, processes=job.loader.workers
+        )
+        asked = loader.statistics().shares
     return {
         "decode_limit_samples_per_s": decode.samples_per_s,
         "storage_limit_bytes_per_s": storage.bytes_per_s,
@@ -232,7 +232,6 @@ def _limit(request: dict[str, Any], _folder: Path, report: Report) -> dict[str, 
 
 
 def main() -> None:
-    """Carry out the request."""
     folder = Path(sys.argv[1])
     messages = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print goes to the log

@@ -41,7 +41,7 @@ from headrace.loader.options import (
 from headrace.loader.rows.loader import check_hosts
 from headrace.loader.rows.plan import RowPlanner, fingerprint_of, order_of
 from headrace.loader.rows.rowset import RowSet
-from headrace.loader.rows.work import Outputs, RowWork, Transform
+from headrace.loader.rows.work import RowTransform, RowWork
 from headrace.loader.samples import MixtureSamples
 from headrace.sampling.ranks import draws_after
 from headrace.sampling.sampler import SamplerState
@@ -108,15 +108,13 @@ class WindowSource:
     def __init__(
         self,
         rows: RowSet | str | os.PathLike[str],
-        transform: Transform | None = None,
-        outputs: Outputs | None = None,
+        transform: RowTransform | None = None,
         *,
-        many: bool | None = None,
         seed: int = 0,
     ) -> None:
         self.rows = rows if isinstance(rows, RowSet) else RowSet(rows)
         self.seed = seed
-        self.work = RowWork(self.rows, transform, outputs, seed, many=many)
+        self.work = RowWork(self.rows, transform, seed)
 
     def __repr__(self) -> str:
         outputs = ", ".join(self.work.outputs)
@@ -381,9 +379,7 @@ def map_dataset(
 def grain_pipeline(
     source: WindowSource | SampleSource | RowSet | str | os.PathLike[str],
     *,
-    transform: Transform | None = None,
-    outputs: Outputs | None = None,
-    many: bool | None = None,
+    transform: RowTransform | None = None,
     epochs: int | None = None,
     num_threads: int | None = None,
     num_workers: int = 0,
@@ -398,7 +394,7 @@ def grain_pipeline(
     >>> state = batches.get_state()    # JSON, which checkpoints may keep   # doctest: +SKIP
 
     The batches are those of `hr.RowLoader` or `hr.Loader` with the same seed, whatever the numbers
-    of threads and workers. `transform`, `outputs` and `many` are for windows, as there. epochs:
+    of threads and workers. `transform` is for windows, as there. epochs:
     passes, of which the last batch is dropped if it is short; None: without end. Buffers count
     batches. Further options are those of `hr.RowLoader`: batch_size, seed, shuffle, open_pieces,
     rank and world_size (this host; by default from the environment).
@@ -406,11 +402,11 @@ def grain_pipeline(
     _refuse(changes, _OF_GRAIN, "grain_pipeline")
     options = changed_options(RowOptions(), changes)
     if not isinstance(source, (WindowSource, SampleSource)):
-        source = WindowSource(source, transform, outputs, many=many, seed=options.seed)
-    elif transform is not None or outputs is not None:
+        source = WindowSource(source, transform, seed=options.seed)
+    elif transform is not None:
         raise UsageError(
             f"{type(source).__name__} has its transform already",
-            remedy="Give `transform` and `outputs` to the source, or pass a RowSet here",
+            remedy="Give `transform` to the source, or pass a RowSet here",
         )
     if source.seed != changes.get("seed", source.seed):
         raise UsageError(

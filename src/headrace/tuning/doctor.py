@@ -478,7 +478,7 @@ class _Recording:
                 "decode_limit_samples_per_s": evidence.decode_limit,
                 "storage_limit_samples_per_s": evidence.storage_limit,
                 "storage_limit_bytes_per_s": evidence.storage_limit * size,
-                "asked": loader.statistics().asked,
+                "asked": loader.statistics().shares,
             }
         options = loader.options if loader is not None else None
         request = {

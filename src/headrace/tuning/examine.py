@@ -15,6 +15,7 @@ from headrace.config import Mixture
 from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.engine.slots import slot_bytes
 from headrace.errors import UsageError, WorkerError
+from headrace.loader import Loader
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.loader import feed_of
 from headrace.measure.bench import bench
@@ -43,9 +44,9 @@ def examine(
     """What the mixture costs and the machine allows; with `step_ms`, beside a simulated step."""
     watch("opening")
     missing = _not_indexed(job.mixture)
-    with job.loader(**job.options) as public:
+    with Loader(job.mixture, job.loader, **job.options) as public:
         loader = feed_of(public)
-        about = _about(loader, job.batch_size, _notes(loader, missing))
+        about = _about(loader, job.loader.batch_size, _notes(loader, missing))
         about = with_limits(about, loader, watch)
     with TemporaryDirectory(prefix="headrace-doctor-") as runs:
         settings = BenchSettings(seconds=seconds, compute_ms=step_ms)
@@ -145,12 +146,10 @@ class StepExamination:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """In the loop."""
         return _times(self.evidence.rate, self.tokens)
 
     @property
     def loader_tokens_per_s(self) -> float | None:
-        """Of the loader alone."""
         return _times(self.evidence.loader_alone, self.tokens)
 
     def could_be_data(self, mfu: float) -> str:
@@ -158,7 +157,6 @@ class StepExamination:
         return could_be_data(self.evidence, mfu)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
         return {
             "verdict": self.verdict.to_dict(),
             "evidence": self.evidence.to_dict(),

@@ -119,13 +119,12 @@ def space_of(
     # headrace's own options are written `loader.`, as in its guide.
     written = "loader." if baseline.name == "headrace" else prefix
     start: dict[str, Any] = {knob.key: None for knob in knobs}
-    start |= {f"{written}{key}": value for key, value in (baseline.options or {}).items()}
+    start |= {f"{written}{key}": value for key, value in baseline.options.items()}
     start |= given
 
     def check(changes: Changes) -> None:
-        if baseline.check is not None:
-            both = {**given, **changes}.items()
-            baseline.check({k.removeprefix(prefix): v for k, v in both if k.startswith(prefix)})
+        both = {**given, **changes}.items()
+        baseline.check({k.removeprefix(prefix): v for k, v in both if k.startswith(prefix)})
 
     return Space(tuple(knobs), start, check, tuple(knob.key for knob in fixed))
 
@@ -150,9 +149,9 @@ def fitting(left_s: float, costs: Sequence[float]) -> float:
     One run may take as long as the longest of them, the others as long as most.
     """
     recent = costs[-5:]
-    usual = max(statistics.median(recent), 1e-9)
+    typical = max(statistics.median(recent), 1e-9)
     # A tenth more: a run that is begun should also end in time.
-    return 1 + (left_s / 1.1 - max(recent)) / usual
+    return 1 + (left_s / 1.1 - max(recent)) / typical
 
 
 @dataclass(frozen=True, slots=True)

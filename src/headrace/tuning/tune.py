@@ -168,9 +168,8 @@ def _evaluate(
         return Attempt("skipped", "the time is over")
     limit = min(runs.guard.timeout_s, _GRACE_S + _PATIENCE * max(walls, default=1e9))
     cut = left_s < limit
-    attempt = runs.attempt(
-        trial, number, trial.change, timeout_s=min(limit, left_s), keep_timeout=not cut
-    )
+    title = f"{number.split()[0]}: {trial.change}"  # "search" or "final"
+    attempt = runs.attempt(trial, number, title, timeout_s=min(limit, left_s), keep_timeout=not cut)
     if cut and attempt.status == "timed out":
         return Attempt("skipped", "the time was over before it ended")
     if attempt.complete and attempt.wall_s is not None:

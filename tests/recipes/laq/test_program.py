@@ -371,7 +371,9 @@ def test_two_ranks_have_disjoint_data_and_equal_weights_after_replacements(words
         for key, value in os.environ.items()
         if not key.startswith(("SLURM_", "MASTER_")) and key not in ("RANK", "WORLD_SIZE")
     }
-    command = words("training.devices=2", "training.steps=6", "training.val_batches=0")[1:]
+    command = words(
+        "training.devices=2", "training.steps=6", "training.val_batches=0", "training.ema=0.9"
+    )[1:]
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path), *command],
         capture_output=True,

@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 import headrace as hr  # noqa: E402
+from headrace.errors import UsageError  # noqa: E402
 from headrace.recipes.laq import (  # noqa: E402
     Laq,
     LaqConfig,
@@ -68,7 +69,7 @@ def test_the_optimizer_follows_the_schedule():
 
 @pytest.mark.parametrize("changes", [{"steps": 0}, {"min_lr": 1.0}, {"warmup": -1}])
 def test_options_out_of_range_are_refused(changes):
-    with pytest.raises(hr.UsageError, match=next(iter(changes))):
+    with pytest.raises(UsageError, match=next(iter(changes))):
         TrainingOptions(**changes)
 
 

@@ -2,5 +2,6 @@
 
 from headrace.loader.rows.loader import RowLoader
 from headrace.loader.rows.rowset import RowSet
+from headrace.loader.rows.work import RowTransform, WindowDraw
 
-__all__ = ["RowLoader", "RowSet"]
+__all__ = ["RowLoader", "RowSet", "RowTransform", "WindowDraw"]

@@ -30,7 +30,7 @@ from headrace.loader.rows.plan import (
     order_of,
 )
 from headrace.loader.rows.rowset import RowSet
-from headrace.loader.rows.work import Outputs, RowWork, Transform
+from headrace.loader.rows.work import RowTransform, RowWork
 from headrace.loader.sizes import (
     DEEPEST,
     MOST_THREADS,
@@ -69,11 +69,8 @@ class RowLoader(EndlessLoader):
     ...     for batch in loader:
     ...         train_step(batch["rtt"])       # float64 [256, 64]
 
-    A batch is a dict of arrays: what `transform(rows, window, epoch, seed, out_rows)` wrote into
-    `out_rows` (zeros at first), whose shapes `outputs` gives, or the columns themselves. All chance
-    in a transform should come from (seed, epoch, window): then threads, hosts and resuming do not
-    matter. With `many` (or `transform.many = True`) it is given up to 256 windows at once: numpy
-    likes that.
+    A batch is a dict of arrays: what the `transform` (a `RowTransform`) writes, or the columns
+    themselves.
 
     Options are the fields of `RowOptions`, given by name, or an object of it and what differs.
     """
@@ -84,9 +81,7 @@ class RowLoader(EndlessLoader):
         options: RowOptions | None = None,
         /,
         *,
-        transform: Transform | None = None,
-        outputs: Outputs | None = None,
-        many: bool | None = None,
+        transform: RowTransform | None = None,
         **changes: Unpack[RowFields],
     ) -> None:
         self.options = options = changed_options(options or RowOptions(), changes)
@@ -96,7 +91,7 @@ class RowLoader(EndlessLoader):
         self._order = order_of(self.rows, options.shuffle, options.seed, options.open_pieces)
         if options.shuffle == "exact":
             self.rows.fill_store()  # its first batch has windows of nearly every row group
-        work = RowWork(self.rows, transform, outputs, options.seed, many=many)
+        work = RowWork(self.rows, transform, options.seed)
         specs = work.specs(batch_size)
         cache_bytes = self.rows.cache_bytes
         sizes = RowSizes.of(options, specs, cache_bytes)

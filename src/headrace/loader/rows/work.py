@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from time import perf_counter
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,34 +19,55 @@ from headrace.loader.rows.plan import RowPlan
 from headrace.loader.rows.rowset import RowSet
 from headrace.sampling.bijection import Ints
 
-__all__ = ["Outputs", "RowWork", "Transform", "outputs_of"]
+__all__ = ["Outputs", "RowTransform", "RowWork", "WindowDraw"]
 
-#: transform(rows, window, epoch, seed, out_rows): writes a window's values into `out_rows`, which
-#: are zeros unless it says that it writes everything (`transform.writes_all = True`). With `many`,
-#: all of them have one dimension more: windows [W], rows [W, size, ...], out [W, ...].
-Transform: TypeAlias = Callable[[Rows, Any, Any, int, Rows], None]
 #: Name to shape and type of one window's values.
 Outputs: TypeAlias = Mapping[str, tuple[tuple[int, ...], Any]]
+
+
+class WindowDraw(NamedTuple):
+    """Which window a transform is given. All its chance should come from these numbers."""
+
+    seed: int
+    epoch: Any  #: the pass over the set; with `many` an array [W]
+    window: Any  #: number of the window in the set; with `many` an array [W]
+
+
+@dataclass(frozen=True)
+class RowTransform:
+    """What is made of a window of rows.
+
+    >>> def log(rows, out, draw):
+    ...     out["inputs"][:] = np.log1p(rows["rtt"])
+    >>> transform = RowTransform(log, outputs={"inputs": ((64,), "float32")})
+
+    `function(rows, out, draw)` writes into the arrays of `out`, which are zeros, and returns
+    nothing. If all its chance comes from `draw` (`np.random.default_rng(draw)`), samples do not
+    depend on workers, hosts or where a run was resumed.
+    """
+
+    function: Callable[[Rows, Rows, WindowDraw], None]
+    outputs: Outputs  #: name to shape and type of what it writes of one window
+    #: Whether it takes up to 256 windows at once, which numpy does several times as fast: rows are
+    #: [W, size, ...], out [W, ...].
+    many: bool = False
+    writes_all: bool = False  #: whether it writes every value, so that `out` need not be cleared
 
 
 class RowWork:
     """Reads and transforms windows, on any thread of any process."""
 
-    def __init__(
-        self,
-        rows: RowSet,
-        transform: Transform | None,
-        outputs: Outputs | None,
-        seed: int,
-        *,
-        many: bool | None = None,
-    ) -> None:
+    def __init__(self, rows: RowSet, transform: RowTransform | None, seed: int) -> None:
+        if transform is not None and not isinstance(transform, RowTransform):
+            raise UsageError(
+                f"transform is {transform!r}, not a RowTransform",
+                remedy="Wrap the function and say what it writes: hr.RowTransform(function, "
+                "outputs={'inputs': ((1024,), 'int32')})",
+            )
         self.rows = rows
-        self.transform = transform or _copy
-        self.many = bool(getattr(self.transform, "many", False)) if many is None else many
-        self.outputs = outputs_of(rows, transform, outputs)
+        self.transform = transform or _columns_of(rows)
+        self.outputs = _checked(self.transform.outputs)
         self.seed = seed
-        self._clear = not getattr(self.transform, "writes_all", False)
 
     def specs(self, batch_size: int) -> dict[str, ArraySpec]:
         """The arrays of a batch."""
@@ -80,7 +102,7 @@ class RowWork:
     def fill(self, plan: Ints, arrays: Arrays, counters: Counters, how: None = None) -> Done:
         """Fill the rows of some windows, which are neighbours in the batch."""
         del how
-        if self.many:
+        if self.transform.many:
             self._fill_many(RowPlan(plan), arrays, counters)
         else:
             self._fill_each(RowPlan(plan), arrays, counters)
@@ -91,7 +113,7 @@ class RowWork:
         """A window's values in memory of their own."""
         out = {name: np.empty(shape, dtype) for name, (shape, dtype) in self.outputs.items()}
         rows = self.rows[window]
-        if self.many:
+        if self.transform.many:
             single = {name: column[None] for name, column in rows.items()}
             into = {name: array[None, ...] for name, array in out.items()}
             self._apply(single, np.array([window]), np.array([epoch]), into)
@@ -127,11 +149,13 @@ class RowWork:
             counters.add("transform", perf_counter() - middle)
 
     def _apply(self, values: Rows, window: Any, epoch: Any, out: Rows) -> None:
-        if self._clear:  # what was there is another batch's
+        if not self.transform.writes_all:  # what was there is another batch's
             for array in out.values():
                 array[...] = 0
         try:
-            returned = self.transform(values, window, epoch, self.seed, out)
+            returned: Any = self.transform.function(  # type: ignore[func-returns-value]
+                values, out, WindowDraw(self.seed, epoch, window)
+            )
         except HeadraceError:
             raise
         except Exception as error:
@@ -144,7 +168,7 @@ class RowWork:
         if returned is not None:
             raise UsageError(
                 f"the transform returned {type(returned).__name__}",
-                remedy="It writes into its last argument, `out_rows`, and returns nothing",
+                remedy="It writes into its second argument, `out`, and returns nothing",
             )
 
     def _call(self, values: Rows, out: Rows) -> str:
@@ -153,52 +177,37 @@ class RowWork:
             ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
             for arrays in (values, out)
         )
-        which = "windows, epochs" if self.many else "window, epoch"
-        call = f"transform(rows: {rows}; {which}, seed, out_rows: {made})"
-        return f"it was called as {call}; many={self.many}"
+        many = self.transform.many
+        return f"it was called as function(rows: {rows}; out: {made}; draw); many={many}"
 
 
-def _copy(rows: Rows, window: Any, epoch: Any, seed: int, out_rows: Rows) -> None:
+def _copy(rows: Rows, out: Rows, draw: WindowDraw) -> None:
     """The columns as they are."""
-    del window, epoch, seed
+    del draw
     for name, column in rows.items():
-        out_rows[name][...] = column
+        out[name][...] = column
 
 
-_copy.writes_all = True  # type: ignore[attr-defined]
-
-
-def outputs_of(
-    rows: RowSet, transform: Transform | None, outputs: Outputs | None
-) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shapes and types of a window's values: as given, as the transform says, or the columns'."""
-    if outputs is not None and transform is None:
+def _columns_of(rows: RowSet) -> RowTransform:
+    """The columns of windows as they are, where these have a fixed size."""
+    if len(rows.windows.too_short):
         raise UsageError(
-            "there are outputs and no transform that makes them",
-            remedy="Give a `transform`, or leave out `outputs` for the columns as they are",
+            f"windows of fewer than {rows.windows.size} rows have no place in an array",
+            remedy="Give a `transform` that fills the rest, or leave out short_windows",
         )
-    if outputs is None:
-        outputs = getattr(transform, "outputs", None)
-    if outputs is None and transform is not None:
-        raise UsageError(
-            "it is not known what the transform writes",
-            remedy="Give `outputs`, such as {'inputs': ((1024,), 'int32')}, or let the transform "
-            "have them as its attribute `outputs`",
-        )
-    if outputs is None:
-        if len(rows.windows.too_short):
+    first = rows[0]
+    for name, column in first.items():
+        if column.dtype.kind == "S":
             raise UsageError(
-                f"windows of fewer than {rows.windows.size} rows have no place in an array",
-                remedy="Give a `transform` that fills the rest, or leave out short_windows",
+                f"column {name!r} is text, which has no fixed width",
+                remedy="Leave it out of `columns`, or give a `prepare` or a `transform`",
             )
-        first = rows[0]
-        for name, column in first.items():
-            if column.dtype.kind == "S":
-                raise UsageError(
-                    f"column {name!r} is text, which has no fixed width",
-                    remedy="Leave it out of `columns`, or give a `prepare` or a `transform`",
-                )
-        outputs = {name: (column.shape, column.dtype) for name, column in first.items()}
+    outputs = {name: (column.shape, column.dtype) for name, column in first.items()}
+    return RowTransform(_copy, outputs, writes_all=True)
+
+
+def _checked(outputs: Outputs) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shapes and types as plain values."""
     found = {}
     for name, (shape, dtype) in outputs.items():
         kind = np.dtype(dtype)

@@ -17,8 +17,6 @@ import psutil
 from headrace.config.typed import nearest
 from headrace.errors import UsageError
 from headrace.loader import Batch
-from headrace.loader.options import LoaderOptions
-from headrace.loader.samples import MixtureSamples
 from headrace.loader.sizes import requested_workers
 from headrace.measure.job import Job
 
@@ -30,12 +28,8 @@ __all__ = [
     "Opened",
     "Validates",
     "check_installed",
-    "checked_options",
     "child_processes",
-    "job_options",
-    "job_samples",
     "job_workers",
-    "shuffle_of",
 ]
 
 
@@ -100,17 +94,25 @@ class Baseline:
     #: Writes what it reads into a folder, which `open` then gets; None: it reads RLDS as it is.
     convert: Callable[[Job, Path], Conversion] | None = None
     #: Its own options (`Job.options`) with their defaults; others are an error.
-    options: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
     #: Which options a search tries on a machine with so many CPUs, those of likely effect first.
     knobs: Callable[[int], tuple[Knob, ...]] = lambda _cpus: ()
     #: `UsageError` for options that contradict each other.
-    check: Callable[[Mapping[str, Any]], object] | None = None
+    check: Callable[[Mapping[str, Any]], object] = lambda _options: None
 
+    def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Its options with the defaults of the others; `UsageError` if it has no such option."""
+        for name in options:
+            if name not in self.options:
+                raise UsageError(
+                    f"the backend {self.name!r} has no option {name!r}",
+                    remedy=f"{nearest(name, self.options)}There are {', '.join(self.options)}",
+                )
+        return {**self.options, **options}
 
-def shuffle_of(baseline: Baseline, job: Job) -> str:
-    """How well a backend shuffles in a job."""
-    shuffle = baseline.shuffle
-    return shuffle if isinstance(shuffle, str) else shuffle(job.options)
+    def shuffle_of(self, job: Job) -> str:
+        """How well it shuffles in a job."""
+        return self.shuffle if isinstance(self.shuffle, str) else self.shuffle(job.options)
 
 
 def check_installed(baseline: Baseline) -> None:
@@ -123,40 +125,9 @@ def check_installed(baseline: Baseline) -> None:
         )
 
 
-def checked_options(job: Job, backend: str, known: Mapping[str, Any]) -> dict[str, Any]:
-    """A job's options over the backend's defaults; `UsageError` if it has no such option."""
-    for name in job.options:
-        if name not in known:
-            raise UsageError(
-                f"the backend {backend!r} has no option {name!r}",
-                remedy=f"{nearest(name, known)}There are {', '.join(known)}",
-            )
-    return {**known, **job.options}
-
-
-def job_options(job: Job) -> LoaderOptions:
-    """A job as options of the native loader."""
-    return LoaderOptions(
-        batch_size=job.batch_size,
-        image_size=job.image_size,
-        seed=job.seed,
-        metadata=job.metadata,
-        workers=job.workers,
-    )
-
-
 def job_workers(job: Job) -> int:
     """Threads or processes that a backend may use: as the job says, else all allowed CPUs."""
-    return requested_workers(job.workers)[0]
-
-
-def job_samples(job: Job) -> MixtureSamples:
-    """The samples of a job, for backends that read the catalogs.
-
-    They are resolved and read by the code of the native loader. What differs between these backends
-    is the loader around that: what decides on the order, what calls, and how a batch comes back.
-    """
-    return MixtureSamples(job.mixture, job_options(job))
+    return requested_workers(job.loader.workers)[0]
 
 
 def child_processes() -> set[int]:

@@ -2,29 +2,22 @@
 
 Each source is a random-access dataset of its own: shuffled as a whole in every pass, repeated, then
 mixed by weight, batched, and prefetched by threads of this process or by worker processes. A batch
-is put together by one function, so that frames are decoded straight into it: here by the native
-reader. The pipeline does not depend on where samples are stored: the ArrayRecord baseline of
-`benchmarks/` uses it too.
+is put together by one function, so that frames are decoded straight into it: here by the reader of
+the native loader, which also resolves the samples. The pipeline does not depend on where samples
+are stored: the ArrayRecord baseline of `benchmarks/` uses it too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headrace.loader.samples import MixtureSamples
-from headrace.measure.baselines.baseline import (
-    Baseline,
-    Delivery,
-    Knob,
-    checked_options,
-    job_samples,
-    job_workers,
-)
+from headrace.measure.baselines.baseline import Baseline, Delivery, Knob, job_workers
 from headrace.measure.job import Job
 from headrace.sampling.items import SourceItems
 
@@ -60,7 +53,7 @@ def resolve_counts(options: dict[str, Any], cpus: int) -> dict[str, int]:
     Processes are what the documentation advises where the interpreter lock is the limit; every
     batch is then copied to shared memory. On two CPUs threads gave 540 samples for a second of CPU
     time, processes 425, and half the memory. The lock is the limit from about four CPUs on:
-    measured with the native loader (`docs/decisions/2026-11-15-processes.md`), not with Grain.
+    measured with the native loader (`docs/decisions/0009-processes.md`), not with Grain.
     """
     threads, workers = options["threads"], options["workers"]
     if workers is None:
@@ -141,7 +134,9 @@ def batches(
 
     parts = []
     for number, source in enumerate(sources):
-        part: Any = grain.MapDataset.source(source).seed(job.seed + number).shuffle().repeat()
+        part: Any = (
+            grain.MapDataset.source(source).seed(job.loader.seed + number).shuffle().repeat()
+        )
         # After `repeat`, so that every pass draws other starts.
         parts.append(part.random_map(_draw_start) if source.per_episode else part)
     mixed: Any = grain.MapDataset.mix(parts, weights)
@@ -149,7 +144,7 @@ def batches(
         mixed = mixed.map(fetch)
     found: Iterator[dict[str, Any]] = iter(
         to_batches(
-            mixed.batch(job.batch_size, batch_fn=put_together),
+            mixed.batch(job.loader.batch_size, batch_fn=put_together),
             threads=threads,
             prefetch=prefetch * threads,
             workers=workers,
@@ -169,19 +164,15 @@ class _Reader:
         return self._samples.read(self._samples.draws([item[:3] for item in items]))
 
 
-@contextmanager
-def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
-    del converted
-    options = checked_options(job, "grain", OPTIONS)
-    samples = job_samples(job)
-    counts = resolve_counts(options, job_workers(job))
+def _open(job: Job, _: Path | None) -> AbstractContextManager[Delivery]:
+    counts = resolve_counts(BASELINE.with_defaults(job.options), job_workers(job))
+    samples = MixtureSamples(job.mixture, job.loader)
     sources = [ItemSource(number, items) for number, items in enumerate(samples.items)]
 
     def start() -> Iterator[dict[str, Any]]:
         return batches(sources, samples.weights, job, None, _Reader(samples), **counts)
 
-    with closing(Delivery(samples.names, start, **counts)) as delivery:
-        yield delivery
+    return closing(Delivery(samples.names, start, **counts))
 
 
 BASELINE = Baseline(

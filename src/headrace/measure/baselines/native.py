@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import closing
 from typing import Any
 
 from headrace.loader import Batch, Loader
 from headrace.loader.options import LoaderOptions
 from headrace.loader.sizes import PREFETCH
 from headrace.measure.baselines.baseline import Baseline, Knob
-from headrace.measure.job import Job
+from headrace.measure.job import OWN_KEYS, Job
 
 __all__ = ["BASELINE"]
 
-#: What it can be told beyond what every backend is told (`Job`).
-_OPTIONS: dict[str, Any] = {
-    name: getattr(LoaderOptions(), name)
-    for name in ("memory", "keep_free", "on_error", "max_errors", "resize")
-}
-
 
 class _Native:
-    def __init__(self, loader: Loader) -> None:
-        self.loader = loader
-        self.names = loader.names
+    def __init__(self, job: Job) -> None:
+        self.loader = Loader(job.mixture, job.loader, **BASELINE.with_defaults(job.options))
+        self.names, self.close = self.loader.names, self.loader.close
 
     def __iter__(self) -> Iterator[Batch]:
         return iter(self.loader)
@@ -47,16 +40,9 @@ class _Native:
             "images": engine.images,
             "stages": {stage.name: stage.busy_s for stage in engine.stages},
             "waiting_s": engine.waiting_s,
-            "asked": figures.asked,
+            "asked": figures.shares,
             "skipped": figures.skipped,
         }
-
-
-@contextmanager
-def _open(job: Job, converted: Path | None) -> Iterator[_Native]:
-    del converted
-    with job.loader(**{**_OPTIONS, **job.options}) as loader:
-        yield _Native(loader)
 
 
 def _knobs(cpus: int) -> tuple[Knob, ...]:
@@ -74,7 +60,8 @@ BASELINE = Baseline(
     needs=(),
     install="pip install headrace",
     shuffle="global, every pair equally likely",
-    open=_open,
-    options=_OPTIONS,
+    open=lambda job, _: closing(_Native(job)),
+    # What it can be told beyond what every backend is told.
+    options={key: getattr(LoaderOptions(), key) for key in OWN_KEYS},
     knobs=_knobs,
 )

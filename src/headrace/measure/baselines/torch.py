@@ -13,8 +13,8 @@ those of the native loader, to the byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.loader.samples import MixtureSamples
-from headrace.measure.baselines.baseline import (
-    Baseline,
-    Delivery,
-    Knob,
-    checked_options,
-    job_samples,
-    job_workers,
-)
+from headrace.measure.baselines.baseline import Baseline, Delivery, Knob, job_workers
 from headrace.measure.job import Job
 
-__all__ = ["BASELINE", "OPTIONS", "fill_frames", "identity", "numpy_frames", "worker_knobs"]
+__all__ = [
+    "BASELINE",
+    "OPTIONS",
+    "fill_frames",
+    "identity",
+    "numpy_frames",
+    "worker_knobs",
+    "worker_settings",
+]
 
 OPTIONS: dict[str, Any] = {
     "workers": None,  # as many as CPUs: DataLoader's own "suggested max number of worker"
@@ -55,6 +56,16 @@ def worker_knobs(backend: str, cpus: int) -> tuple[Knob, ...]:
         Knob(f"{backend}.workers", tuple(workers)),
         Knob(f"{backend}.prefetch_factor", (1, 4, 8)),
     )
+
+
+def worker_settings(job: Job, options: Mapping[str, Any]) -> dict[str, Any]:
+    """`OPTIONS` as DataLoader takes them."""
+    workers = job_workers(job) if options["workers"] is None else options["workers"]
+    # It refuses a prefetch factor without workers.
+    return {
+        "num_workers": workers,
+        "prefetch_factor": options["prefetch_factor"] if workers else None,
+    }
 
 
 def fill_frames(
@@ -104,40 +115,26 @@ class _Draws:
         return self.__getitems__([number])
 
 
-class _Batches:
-    """Draw numbers of one batch after the other, without end."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (list(range(first, first + self._size)) for first in count(0, self._size))
-
-
-@contextmanager
-def _open(job: Job, converted: Path | None) -> Iterator[Delivery]:
+def _open(job: Job, _: Path | None) -> AbstractContextManager[Delivery]:
     from torch.utils.data import DataLoader
 
-    del converted
-    options = checked_options(job, "torch", OPTIONS)
-    samples = job_samples(job)
-    workers = job_workers(job) if options["workers"] is None else options["workers"]
-    dataset: Any = _Draws(samples)
-    batches: Any = _Batches(job.batch_size)
+    settings = worker_settings(job, BASELINE.with_defaults(job.options))
+    samples = MixtureSamples(job.mixture, job.loader)
+    workers, size = settings["num_workers"], job.loader.batch_size
 
     def start() -> Iterator[dict[str, Any]]:
-        loader: Any = DataLoader(
+        dataset: Any = _Draws(samples)
+        batches: Any = (list(range(first, first + size)) for first in count(0, size))
+        loader = DataLoader(
             dataset,
             batch_sampler=batches,
-            num_workers=workers,
             collate_fn=identity,
             persistent_workers=workers > 0,
-            prefetch_factor=options["prefetch_factor"] if workers else None,
+            **settings,
         )
         return map(numpy_frames, iter(loader))
 
-    with closing(Delivery(samples.names, start, threads=workers, workers=workers)) as delivery:
-        yield delivery
+    return closing(Delivery(samples.names, start, threads=workers, workers=workers))
 
 
 BASELINE = Baseline(

@@ -147,7 +147,7 @@ def bar_chart(
     with theme.style():
         figure, axes = _row_canvas(title, rows, thick * len(series) + 8, keys if keys > 1 else 0)
         unit = 1 / (thick * len(series) + 8)
-        handles: list[Any] = []
+        handles = [_marks(axes, [row.mark for row in rows])] if mark else []
         for number, word in enumerate(series):
             values = [row.values[number] if row.values else None for row in rows]
             places = np.arange(len(rows)) + (number - (len(series) - 1) / 2) * thick * unit
@@ -157,7 +157,6 @@ def bar_chart(
                 known = "not known" if value is None else x.words(value)
                 theme.hint(patch, f"{row.label}, {word}: {known}")
             handles.append(bars)
-        handles += [_marks(axes, [row.mark for row in rows])] if mark else []
         for place, row in enumerate(rows):
             if row.span:
                 axes.hlines(place, *row.span, color=theme.INK, linewidth=1.2)
@@ -168,7 +167,7 @@ def bar_chart(
             look: dict[str, Any] = {"color": theme.SOFT, "fontsize": _SMALL, "va": "center"}
             axes.annotate(words, (end, place), (7, 0), textcoords="offset points", **look)
         _set_scale(axes, "x", x)
-        _draw_keys(axes, handles, [*series, mark])
+        _draw_keys(axes, handles, [mark, *series] if mark else series)
         return _plot(name, title, caption, figure)
 
 
@@ -350,8 +349,9 @@ def _label(
     axes: Axes,
     keys: Sequence[_Key],
     ends: Sequence[tuple[float, float]] | None,
+    joined: bool = True,
 ) -> None:
-    """Labels on the right, joined to the ends of what they name; without ends, from the top."""
+    """Labels on the right, near to the ends of what they name; without ends, from the top."""
     right, bottom, top = axes.bbox.x1, axes.bbox.y0, axes.bbox.y1
     places = [(right, top)] * len(keys) if ends is None else axes.transData.transform(ends)
     order = sorted(range(len(keys)), key=lambda i: -places[i][1])
@@ -360,7 +360,7 @@ def _label(
     downs = _spread(wanted, sizes, -8.0, top - bottom + 12)
     for i, down in zip(order, downs, strict=True):
         y, (end, level), look = top - down - _ROW / 2, places[i], keys[i].look
-        if ends is not None:
+        if ends is not None and joined:
             dotted = {"color": theme.RULE, "linestyle": (0, (1, 3)), "linewidth": 1}
             _line(figure, [end, right], [level, level], **dotted)
             _line(figure, [right, right + 8], [level, y], color=theme.SOFT, linewidth=0.6)
@@ -386,7 +386,8 @@ def _label_bands(
         _Key([f"{theme.printable(label, 24)}  {share(float(part), 1)}"], theme.area(style))
         for (label, style), part in zip(bands, mean, strict=True)
     ]
-    _label(figure, axes, keys, ends or [(0.0, float(y)) for y in np.cumsum(mean) - mean / 2])
+    middles = [(0.0, float(y)) for y in np.cumsum(mean) - mean / 2]
+    _label(figure, axes, keys, ends or middles, joined=ends is not None)
 
 
 def _spread(wanted: Sequence[float], sizes: Sequence[float], low: float, high: float) -> Floats:
@@ -414,7 +415,7 @@ def _marks(axes: Axes, values: Sequence[float | None]) -> Any:
 def _draw_keys(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
     if len(handles) > 1:
         # A space, as matplotlib leaves out labels that begin with an underscore.
-        words = [theme.printable(f" {label}", 30) for label in labels[: len(handles)]]
+        words = [theme.printable(f" {label}", 30) for label in labels]
         place = (-axes.bbox.x0 / axes.bbox.width, 1 + 2 / axes.bbox.height)
         look: dict[str, Any] = {"frameon": False, "borderpad": 0, "handlelength": 1.5}
         axes.legend(handles, words, ncols=_KEYS, loc="lower left", bbox_to_anchor=place, **look)

@@ -169,7 +169,9 @@ def shares(runs: Sequence[Run]) -> Plot:
     if len(runs) == 1:
         known = runs[0].mixture
         rows = [Bar(name, (known[name].actual,), mark=known[name].requested) for name in datasets]
-        caption = "Bars: the share of each dataset in the samples. Lines: the share requested."
+        caption = (
+            "Lines and first figures: the share requested. Bars and second figures: the actual one."
+        )
         return bar_chart(name, title, caption, rows, ("actual",), scale, mark="requested")
     shown = [(s, run) for s, run in zip(_styles(runs), runs, strict=True) if run.mixture]
     rows, differ = [], False

@@ -24,8 +24,7 @@ _SLOWEST = 10
 class Group:
     """Times of some batches; None where there are none."""
 
-    #: The dataset, or what else the batches have in common.
-    name: str
+    name: str  #: the dataset, or what else the batches have in common
     batches: int
     mean_s: float | None
     p50_s: float | None
@@ -34,7 +33,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class SwitchStay:
-    """Batches whose dominant dataset is another than in the batch before, against the others."""
+    """Batches whose dominant dataset differs from that of the batch before, against the others."""
 
     switch: Group
     stay: Group
@@ -51,13 +50,11 @@ class SlowBatch:
     """One batch; None: not known."""
 
     idx: int
-    #: Seconds from the first request until it was received.
-    t_s: float
+    t_s: float  #: seconds from the first request until it was received
     dt_s: float
     fetch_s: float | None
     dominant: str | None
-    #: Batches since its dominant dataset was dominant before; None: never before.
-    gap: int | None
+    gap: int | None  #: batches since its dominant dataset was last dominant; None: never
 
 
 def by_dominant(batches: Batches, most: int = _ROWS) -> list[Group]:
@@ -87,9 +84,9 @@ def switch_stay(batches: Batches) -> SwitchStay:
 
 
 def switches(batches: Batches) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which batches have another dominant dataset than the one before, and which have the same.
+    """Which batches have a different dominant dataset from the one before, and which the same.
 
-    Neither, where one of the two names none or a record between them is lost.
+    Neither, where one of the two does not name it or a record between them is lost.
     """
     switched = np.zeros(len(batches), np.bool_)
     stayed = switched.copy()

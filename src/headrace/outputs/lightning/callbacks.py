@@ -254,7 +254,7 @@ class DatasetUsage(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The requested shares stay the same for the whole run."""
         loader = find_loader(trainer)
-        self._requested = {} if loader is None else loader.statistics().asked
+        self._requested = {} if loader is None else loader.statistics().shares
         self._interval, self._total = None, {}
 
     def on_train_batch_end(

@@ -20,7 +20,7 @@ from headrace.config import Mixture
 from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
 from headrace.loader.loader import feed_of
-from headrace.loader.opened import open_sources
+from headrace.loader.mixture import open_sources
 from headrace.loader.options import LoaderFields, WindowSpec, changed_options
 from headrace.outputs.lightning.framework import (
     LightningDataModule,

@@ -69,7 +69,7 @@ class TorchBatch(TypedDict):
     episode_id: NotRequired[Tensor]  #: int64 [B] shard number << 32 | record number
     frame_idx: NotRequired[Tensor]  #: int32 [B] start t
     offset: NotRequired[Tensor]  #: int32 [B] steps to the last frame
-    action: NotRequired[Tensor]  #: float32 [B, A] summed over the window, or [B, C, A]
+    action: NotRequired[Tensor]  #: float32 [B, A] at t, or as asked for (`LoaderOptions`)
     action_is_pad: NotRequired[Tensor]  #: bool [B, C] beyond the episode's end
     state: NotRequired[Tensor]  #: float32 [B, S] at t
     language: NotRequired[list[str]]  #: [B] instruction at t

@@ -31,9 +31,8 @@ from torch.utils.data import get_worker_info
 from headrace.config import Mixture
 from headrace.errors import UsageError
 from headrace.loader import Batch, LoaderOptions
-from headrace.loader.feed import MixtureFeed
+from headrace.loader.feed import LoaderStatistics, MixtureFeed
 from headrace.loader.options import LoaderFields, changed_options
-from headrace.loader.statistics import LoaderStatistics
 from headrace.outputs.torch.device import (
     Ahead,
     Copying,

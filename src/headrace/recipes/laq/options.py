@@ -89,6 +89,11 @@ def read(experiment: str, values: Mapping[str, Any]) -> LaqOptions:
             f"data.loader.image_size is {size} but model.image_size is {model.image_size}",
             remedy="Set model.image_size alone: the loader takes it",
         )
+    if groups.data.loader.frames != "endpoints":
+        raise UsageError(
+            f"data.loader.frames is {groups.data.loader.frames!r}, but the model takes frame pairs",
+            remedy="Leave it at endpoints",
+        )
     _check_teachers(model)
     groups.data.check(validated=groups.training.val_batches > 0)
     check_path("training.resume", groups.training.resume)

@@ -298,7 +298,7 @@ class _Started(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training begins."""
         self.began = True
-        self.asked = dict(self._data.loader.statistics().asked)
+        self.asked = dict(self._data.loader.statistics().shares)
 
 
 def _pictures(options: LaqOptions, run: RunFolder, tell: Callable[[str], None]) -> list[Callback]:

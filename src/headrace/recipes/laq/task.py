@@ -47,14 +47,7 @@ class _CodebookMaintenance(Callback):
         """The step that a checkpoint was saved at has had its maintenance."""
         self._step = trainer.global_step
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Replace codes when it is time, once a step, which may have several batches."""
         assert isinstance(pl_module, LaqTask)
         step, model = trainer.global_step, pl_module.model

@@ -236,12 +236,7 @@ class ValidationPictures(Callback):
         self._train_steps = 0
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any
     ) -> None:
         """Sum up the loss for the curve without waiting for the device, and draw one picture."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs

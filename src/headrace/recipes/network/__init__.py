@@ -12,7 +12,7 @@ The model and the training program are in `model` and `program`, which need JAX.
 
 from headrace.recipes.network.decode import Measurement, decode
 from headrace.recipes.network.prepare import PREPARED, Findings, prepare, survey
-from headrace.recipes.network.rows import OUTPUTS, token_loader, token_pipeline, token_rows
+from headrace.recipes.network.rows import OUTPUTS, TOKENS, token_loader, token_pipeline, token_rows
 from headrace.recipes.network.tokenize import FIELDS, shift_targets, tokenize, tokenize_windows
 from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS, VOCABULARY
 
@@ -23,6 +23,7 @@ __all__ = [
     "OUTPUTS",
     "PREPARED",
     "ROWS",
+    "TOKENS",
     "VOCABULARY",
     "Findings",
     "Measurement",

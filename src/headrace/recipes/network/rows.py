@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from headrace import RowLoader, RowOptions, RowSet
+from headrace import RowLoader, RowOptions, RowSet, RowTransform, WindowDraw
 from headrace.errors import UsageError
 from headrace.recipes.network.prepare import (
     PREPARED,
@@ -31,10 +31,18 @@ from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS
 if TYPE_CHECKING:
     from headrace.outputs.grain import Pipeline
 
-__all__ = ["OUTPUTS", "PrepareRows", "token_loader", "token_pipeline", "token_rows"]
+__all__ = ["OUTPUTS", "TOKENS", "PrepareRows", "token_loader", "token_pipeline", "token_rows"]
 
 #: What `tokenize_windows` writes of a window.
 OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(FIELDS, ((LENGTH,), "int32"))
+
+
+def _tokenize(rows: Prepared, out: Prepared, draw: WindowDraw) -> None:
+    tokenize_windows(rows, draw.window, draw.epoch, draw.seed, out)
+
+
+#: Windows of prepared rows as tokens.
+TOKENS = RowTransform(_tokenize, outputs=OUTPUTS, many=True, writes_all=True)
 
 #: Rows that are prepared at once: a row takes ten times its own size on the way, and a row group
 #: may have a million of them.
@@ -114,9 +122,7 @@ def token_loader(
     return RowLoader(
         rows,
         options,
-        transform=tokenize_windows,
-        outputs=OUTPUTS,
-        many=True,
+        transform=TOKENS,
         **changes,
     )
 
@@ -133,9 +139,7 @@ def token_pipeline(where: Where | RowSet, batch_size: int, **options: Any) -> Pi
     return grain_pipeline(
         rows,
         batch_size=batch_size,
-        transform=tokenize_windows,
-        outputs=OUTPUTS,
-        many=True,
+        transform=TOKENS,
         **options,
     )
 

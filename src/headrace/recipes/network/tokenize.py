@@ -262,9 +262,6 @@ def tokenize_windows(rows: _Rows, windows: Any, epochs: Any, seed: int, out: _Ro
             array[...] = first
 
 
-tokenize_windows.writes_all = True  # type: ignore[attr-defined]  # so a loader need not clear them
-
-
 def _flat_tokens(
     rows: _Rows, words: npt.NDArray[np.uint64]
 ) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:

@@ -29,9 +29,7 @@ class SeededSteps(Callback):
     def __init__(self, seed: int) -> None:
         self._seed = seed
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         """Seed this batch on this rank."""
         # Batches that were trained on, in this run and in those that it resumes.
         total: Any = trainer.fit_loop.epoch_loop.batch_progress.total

@@ -103,8 +103,9 @@ def _composed(name: str, recipe: Recipe, words: list[str]) -> dict[str, Any]:
                 config = hydra_compose("config", words)
             found: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
         except Exception as error:  # Hydra, OmegaConf and YAML each have their own
+            problem = " ".join(str(error).split()).rstrip(".")
             raise UsageError(
-                f"experiment {name!r} cannot be composed: {' '.join(str(error).split())}",
+                f"experiment {name!r} cannot be composed: {problem}",
                 remedy="Correct the override or the config file that it names",
             ) from None
     return dict(found)

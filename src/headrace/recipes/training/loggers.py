@@ -125,12 +125,7 @@ class LossOfEveryStep(Callback):
         self.latest: float | None = None
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any
     ) -> None:
         """Keep the loss on the device."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs

@@ -103,9 +103,7 @@ class StepProfile(Callback):
         self._clock = _DeviceClock() if device == "cuda" else _HostClock()
         self._started = perf_counter()
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         """The batch has arrived."""
         self._mark("forward")
 

@@ -107,7 +107,10 @@ def _last_of(folder: Path) -> Path:
 
 
 def global_rank() -> int:
-    """The rank of this process, from the environment that its launcher has set."""
+    """The rank of this process before the trainer knows it, from its launcher's environment.
+
+    Processes that Lightning itself starts have LOCAL_RANK alone.
+    """
     for key in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
         if os.environ.get(key, "").isdigit():
             return int(os.environ[key])

@@ -13,7 +13,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.files import atomic_write
 from headrace.loader.options import parse_size
 from headrace.measure.baselines import find_baseline
-from headrace.measure.baselines.baseline import check_installed, shuffle_of
+from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.bench import Conversion, begin, run_once
 from headrace.measure.columns import finite
 from headrace.measure.isolated import GRACE_SECONDS, Look, Sight, supervise_command
@@ -184,7 +184,7 @@ def try_once(
     except HeadraceError as error:
         return Attempt("not installed", str(error))
     try:
-        shuffle_of(baseline, trial.job)  # reads the backend's own options
+        baseline.shuffle_of(trial.job)  # reads the backend's own options
     except HeadraceError as error:
         return Attempt("invalid configuration", str(error))
     return _run_bench(trial, trial.job, settings, folder, guard, shown)

@@ -6,24 +6,15 @@ TensorFlow is imported when it is opened.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
-from pathlib import Path
+from collections.abc import Mapping
+from contextlib import closing
 from typing import Any
 
 from headrace.measure.baselines.baseline import Baseline
 from headrace.measure.baselines.tfdata.batches import TfdataBatches
 from headrace.measure.baselines.tfdata.options import Options, tfdata_knobs
-from headrace.measure.job import Job
 
 __all__ = ["BASELINE"]
-
-
-@contextmanager
-def _open(job: Job, converted: Path | None) -> Iterator[TfdataBatches]:
-    del converted
-    with closing(TfdataBatches(job)) as opened:
-        yield opened
 
 
 def _shuffle(options: Mapping[str, Any]) -> str:
@@ -38,7 +29,7 @@ BASELINE = Baseline(
     needs=("tensorflow", "tensorflow_datasets"),
     install="pip install 'headrace[tf]'",
     shuffle=_shuffle,
-    open=_open,
+    open=lambda job, _: closing(TfdataBatches(job)),
     options=Options().flat(),
     knobs=tfdata_knobs,
     check=Options.from_values,

@@ -36,9 +36,9 @@ class TfdataBatches:
         self.names = tuple(each.name for each in self._sources)
         self.shares = shares(self._sources)
         _start_tensorflow()
-        mode = options.metadata.mode or job.metadata
+        mode = options.metadata.mode or job.loader.metadata
         mode = "dataset" if mode == "dataset_only" else mode  # as the original called it
-        self._shape = Shape.of(self._sources, job.image_size, mode, job.seed)
+        self._shape = Shape.of(self._sources, job.loader.size, mode, job.loader.seed)
         self._datasets: Any = None
         self._iterator: Iterator[dict[str, Any]] | None = None
         self._mixer: PythonMixer | None = None
@@ -81,38 +81,29 @@ class TfdataBatches:
     def _start(self) -> Iterator[dict[str, Any]]:
         from headrace.measure.baselines.tfdata import pipeline
 
-        options, job = self.options, self._job
+        options, shape, loader = self.options, self._shape, self._job.loader
         if self._datasets is None:
             self._datasets = [
                 pipeline.source_dataset(
                     each,
                     number,
                     options,
-                    self._shape,
+                    shape,
                     sources=len(self._sources),
                     repeat=self._repeat,
                 )
                 for number, each in enumerate(self._sources)
             ]
+        size, threads = loader.batch_size, loader.workers or None
         if options.mixing.strategy == "python":
+            datasets = [pipeline.with_options(each, options, threads) for each in self._datasets]
             self._mixer = pipeline.PythonMixer(
-                [
-                    pipeline.with_options(each, options, job.workers or None)
-                    for each in self._datasets
-                ],
-                self.shares,
-                options,
-                self._shape,
-                job.batch_size,
-                whole=self._repeat,
+                datasets, self.shares, options, shape, size, whole=self._repeat
             )
             return self._mixer
-        stream = pipeline.mixed(self._datasets, self.shares, options, self._shape.seed)
-        stream = pipeline.batches(stream, options, self._shape, job.batch_size, whole=self._repeat)
-        found: Iterator[dict[str, Any]] = pipeline.with_options(
-            stream, options, job.workers or None
-        ).as_numpy_iterator()
-        return found
+        stream = pipeline.mixed(self._datasets, self.shares, options, shape.seed)
+        stream = pipeline.batches(stream, options, shape, size, whole=self._repeat)
+        return iter(pipeline.with_options(stream, options, threads).as_numpy_iterator())
 
     def _stop(self) -> None:
         self._turn += 1

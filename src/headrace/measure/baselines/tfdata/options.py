@@ -146,7 +146,7 @@ _CALLS = (
 class Options:
     """All options.
 
-    >>> Options.from_values({"mixing": {"strategy": "choose"}}).mixing.strategy
+    >>> Options.from_values({"mixing.strategy": "choose"}).mixing.strategy
     'choose'
     """
 
@@ -171,15 +171,11 @@ class Options:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Options:
-        """From nested or dotted keys, or both."""
+        """From dotted keys, as overrides have them."""
         nested: dict[str, Any] = {}
         for key, value in values.items():
             group, _, name = key.rpartition(".")
-            if not group:
-                both = isinstance(value, Mapping) and isinstance(nested.get(key), dict)
-                nested[key] = {**nested[key], **value} if both else value
-            elif isinstance(inner := nested.setdefault(group, {}), Mapping):
-                nested[group] = {**inner, name: value}
+            (nested.setdefault(group, {}) if group else nested)[name] = value
         return typed(cls, nested, "tfdata")
 
     def flat(self) -> dict[str, Any]:

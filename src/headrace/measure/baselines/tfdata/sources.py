@@ -17,7 +17,7 @@ from headrace.config.registry import known_dataset
 from headrace.decoding.frame import check_camera
 from headrace.errors import HeadraceError, SelectionError, UsageError
 from headrace.formats.features import Field, parse_features
-from headrace.loader.opened import (
+from headrace.loader.mixture import (
     OpenedSource,
     number_width,
     open_sources,
@@ -70,10 +70,10 @@ class Shape:
     seed: int
 
     @staticmethod
-    def of(specs: Sequence[SourceSpec], size: int, metadata: str, seed: int) -> Shape:
+    def of(specs: Sequence[SourceSpec], size: tuple[int, int], metadata: str, seed: int) -> Shape:
         """As these sources need it."""
         return Shape(
-            size=(size, size),
+            size=size,
             metadata=metadata,
             action=max((each.action.width for each in specs if each.action), default=0),
             state=max((each.state.width for each in specs if each.state), default=0),
@@ -154,7 +154,7 @@ def _of_catalog(source: OpenedSource, options: Options) -> SourceSpec:
         state=NumberField(source.state.field, source.state.dim) if source.state else None,
         language=source.language.field if source.language else None,
         robot=known.robot if known and source.robot else None,
-        weight=source.asked,
+        weight=source.weight,
         samples=samples,
         samples_per_episode=per_episode,
         shards=tuple(Path(stamp.file).name for stamp in catalog.manifest.shards),
