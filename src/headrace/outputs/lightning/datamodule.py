@@ -223,7 +223,7 @@ class HeadraceDataModule(LightningDataModule):
                     "%s holds no position of this data module: training starts at the first batch",
                     trainer.ckpt_path,
                 )
-        elif trainer is not None and trainer.overfit_batches:
+        elif trainer is not None and getattr(trainer, "overfit_batches", 0) > 0:
             self._begin(self._state)  # the same batches in every epoch
         elif self._handed != self._trained():  # fetched ahead, and dropped with its iterator
             self._begin(self.state_dict())
