@@ -27,7 +27,7 @@ from statistics import median
 from typing import Any
 
 STARTED = time.monotonic()
-WARMUP_SECONDS = 4.0  # worker processes have started by then, on two busy cores as well
+WARMUP_SECONDS, MOST_WARMUP_SECONDS = 3.0, 20.0  # until all workers have their processes
 
 
 def main() -> None:
@@ -75,7 +75,10 @@ def in_turns(args: argparse.Namespace, kind: str, data: Path) -> list[tuple[Any,
                 "batch_size": args.batch_size if kind == "mixture" else 256,
                 "seconds": args.seconds,
             }
-            out = run(getattr(args, which), [__file__, "--measure", json.dumps(job)])
+            # As a module, so that worker processes find its functions.
+            code = f"import sys; sys.path.append({str(Path(__file__).parent)!r}); import ab; "
+            code += "ab.print_measured(sys.argv[1])"
+            out = run(getattr(args, which), ["-c", code, json.dumps(job)])
             found[which] = json.loads(out.splitlines()[-1])
         rounds.append((found["old"], found["new"]))
         print(f"{kind} {number + 1}/{args.rounds}", file=sys.stderr)
@@ -123,16 +126,26 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
         loader: Any = hr.Loader(mixture, seed=0, keep_free=0, **options)
     else:
         rows = hr.RowSet(job["data"], window=64, store=True)
-        loader = hr.RowLoader(rows, batch_size=job["batch_size"], seed=0, keep_free=0)
+        options = {"batch_size": job["batch_size"], "seed": 0, "keep_free": 0}
+        if hasattr(hr, "RowTransform"):
+            transform = hr.RowTransform(spectrum, outputs=OUTPUTS, many=True)
+            loader = hr.RowLoader(rows, transform=transform, **options)
+        else:
+            loader = hr.RowLoader(
+                rows, transform=spectrum_0_1, outputs=OUTPUTS, many=True, **options
+            )
     with loader:
         digest = hashlib.sha256()
         add(digest, next(loader))
         first = time.monotonic() - STARTED
         for _ in range(4):
             add(digest, next(loader))
-        until = time.monotonic() + WARMUP_SECONDS
-        while time.monotonic() < until:
+        begun, engine = time.monotonic(), loader.statistics().engine
+        while (waited := time.monotonic() - begun) < MOST_WARMUP_SECONDS:
             next(loader)
+            engine = loader.statistics().engine
+            if waited > WARMUP_SECONDS and len(engine.processes) == engine.threads:
+                break
         pids = loader.statistics().engine.processes
         samples, cpu, started = 0, cpu_seconds(pids), time.monotonic()
         while (now := time.monotonic()) - started < job["seconds"]:
@@ -147,6 +160,30 @@ def measure(job: dict[str, Any]) -> dict[str, Any]:
             "processes": len(pids),
             "digest": digest.hexdigest(),
         }
+
+
+#: What is made of a window of rows.
+OUTPUTS = {"spectrum": ((33,), "float64"), "counts": ((64, 2), "int64")}
+
+
+def spectrum(rows: Any, out: Any, draw: Any) -> None:
+    """Some numpy over many windows at once."""
+    import numpy as np
+
+    del draw
+    values = sum(rows[f"value_{number}"] for number in range(4))
+    out["spectrum"][:] = np.abs(np.fft.rfft(values, axis=1))
+    out["counts"][:] = np.stack([rows["count_0"], rows["count_1"]], axis=2)
+
+
+def spectrum_0_1(rows: Any, window: Any, epoch: Any, seed: int, out: Any) -> None:
+    """The same, as a transform was called in 0.1."""
+    spectrum(rows, out, (seed, epoch, window))
+
+
+def print_measured(job: str) -> None:
+    """Measure, and print it as a line of JSON."""
+    print(json.dumps(measure(json.loads(job))))
 
 
 def add(digest: Any, batch: Any) -> None:
@@ -195,7 +232,4 @@ def make_rows(folder: Path, files: int = 8, rows: int = 250_000) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
-        print(json.dumps(measure(json.loads(sys.argv[2]))))
-    else:
-        main()
+    main()

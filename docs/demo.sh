@@ -28,7 +28,7 @@ print(catalog)
 print(f"frame 3 of episode {catalog.info(episode).id}: {where.length:,} bytes at {where.offset:,}")
 print("decoded:", catalog.frame(episode, t=3).shape)
 print("action: ", catalog.read(episode, "action/world_vector", 3, 8).sum(axis=0))
-print("said:   ", catalog.instruction(episode))
+print("text:   ", catalog.instruction(episode))
 PYTHON
 say python docs/stream.py "$root" 5
 say headrace bench oxe29 "root=$root" --seconds 5 --runs demo/runs

@@ -18,15 +18,15 @@ with hr.Loader(mixture, batch_size=64, image_size=256, seed=0) as loader:
     print(f"first batch      {time.perf_counter() - started:.2f} s, {batch}")
 
     limit = decode_limit(loader, seconds=seconds)
-    served: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     started = time.perf_counter()
     while time.perf_counter() - started < 2:  # worker processes take over in the first moments
         next(loader)
     started = time.perf_counter()
     while time.perf_counter() - started < seconds:
         batch = next(loader)
-        served.update(batch.names[number] for number in batch.dataset)
-    rate = sum(served.values()) / (time.perf_counter() - started)
+        counts.update(batch.names[number] for number in batch.dataset)
+    rate = sum(counts.values()) / (time.perf_counter() - started)
     print(f"throughput       {rate:,.0f} samples/s, globally shuffled over 29 datasets")
     print(
         f"decode limit     {limit.samples_per_s:,.0f} samples/s in {limit.processes} tight loops: "
@@ -43,12 +43,12 @@ with hr.Loader(mixture, batch_size=64, image_size=256, seed=0) as loader:
         f"{1 + len(figures.engine.processes)} processes; {budget.peak / 2**20:.0f} MiB held of a "
         f"budget of {budget.limit / 2**20:.0f}"
     )
-    total = sum(served.values())
-    print(f"shares           asked and served over {total:,} samples:")
+    total = sum(counts.values())
+    print(f"shares           requested and actual over {total:,} samples:")
     for name, share in list(figures.shares.items())[:5]:
-        print(f"  {name:<22} {share:7.3%} {served[name] / total:7.3%}")
-    worst = max(abs(served[name] / total - share) for name, share in figures.shares.items())
-    print(f"  ... {len(served) - 5} more, at most {worst:.2%} apart (exact in every 65,536 draws)")
+        print(f"  {name:<22} {share:7.3%} {counts[name] / total:7.3%}")
+    worst = max(abs(counts[name] / total - share) for name, share in figures.shares.items())
+    print(f"  ... {len(counts) - 5} more, at most {worst:.2%} apart (exact in every 65,536 draws)")
 
     state = loader.state_dict()
     print(f"state            {state['draws']:,} draws and seed {state['seed']}: enough to resume")

@@ -4,15 +4,12 @@ import gc
 import multiprocessing
 import queue
 import threading
-import time
 
 import numpy as np
 import pytest
 
-from headrace.engine.budget import Budget
-from headrace.engine.engine import Engine
-from headrace.engine.slots import ArraySpec, SlotPool
-from headrace.engine.tasks import TaskQueue
+from headrace.engine.engine import Engine, TaskQueue
+from headrace.engine.slots import ArraySpec, Budget, SlotPool
 from headrace.errors import BudgetError, UsageError
 
 SPECS = {"x": ArraySpec((8,), "int64"), "y": ArraySpec((3, 5), "uint8")}
@@ -131,7 +128,7 @@ def test_a_slot_returns_when_the_last_view_of_its_batch_is_gone(engines):
 def test_a_consumer_that_holds_every_batch_is_told_and_does_not_hang(engines):
     stream = engines(2, budget=5 * SLOT).stream(Numbers(), SPECS, slots=3)
     held = [next(stream) for _ in range(5)]  # two more than it was given: the budget has them
-    with pytest.raises(BudgetError, match="all 5 batches.*held by the consumer"):
+    with pytest.raises(BudgetError, match="all 5 batches"):
         next(stream)
     held.clear()
     assert next(stream).about == 5
@@ -139,7 +136,7 @@ def test_a_consumer_that_holds_every_batch_is_told_and_does_not_hang(engines):
 
 def test_a_budget_too_small_for_the_slots_is_an_error_with_the_numbers(engines):
     stream = engines(1, budget=SLOT // 2).stream(Numbers(), SPECS, slots=2)
-    with pytest.raises(BudgetError, match="needs 128 bytes where 64 of a budget of 64"):
+    with pytest.raises(BudgetError, match="128 bytes.* 64 "):
         next(stream)
 
 
@@ -188,10 +185,10 @@ def test_closing_ends_the_threads_and_wakes_a_waiting_consumer(engines):
     consumer.start()
     closer = threading.Thread(target=engine.close)
     closer.start()
-    consumer.join(10)
+    consumer.join(60)
     assert ended == [[]]
     gate.set()
-    closer.join(10)
+    closer.join(60)
     assert not closer.is_alive()
     engine.close()
     with pytest.raises(UsageError, match="closed"):
@@ -253,7 +250,7 @@ def test_memory_is_minded_while_nobody_takes_a_batch(engines):
     stream = engine.stream(Numbers(), SPECS, slots=3)
     next(stream)
     free[0] = 500
-    assert "keep" in said.get(timeout=10)
+    assert "keep" in said.get(timeout=60)
 
 
 def wait_until_full(engine, slots):
@@ -292,17 +289,23 @@ def test_a_wait_after_idle_threads_deepens_the_prefetch_up_to_the_most(engines):
 
 
 def test_a_consumer_that_is_always_faster_does_not_deepen_the_prefetch(engines):
-    def slow(counters):
+    gate = queue.SimpleQueue()
+
+    def gated(counters):
         def work(task, arrays, place):
-            time.sleep(0.001)
+            if task[1] == 0:
+                gate.get()
 
         return work
 
-    engine = engines(2, worker=slow)
+    engine = engines(1, worker=gated)
     stream = engine.stream(Numbers(), SPECS, slots=2, most=8)
     for _ in range(30):
+        gate.put(None)  # one batch at a time, so that never all of them are ready
         next(stream)
     assert engine.statistics().streams[0].slot_limit == 2
+    for _ in range(10):
+        gate.put(None)
 
 
 def test_a_forked_child_is_told_and_its_exit_does_not_hang(engines):
@@ -322,7 +325,7 @@ def test_a_forked_child_is_told_and_its_exit_does_not_hang(engines):
     process = context.Process(target=child)
     process.start()
     assert "another process" in receiver.recv()
-    process.join(10)
+    process.join(60)
     assert process.exitcode == 0
     assert next(stream).about == 1
 
@@ -373,6 +376,6 @@ def test_tasks_come_by_rank_and_then_in_turn_whoever_takes_them():
     for number in range(1000):
         tasks.put(1, number)
     for taker in takers:
-        taker.join(10)
+        taker.join(60)
     assert sorted(got) == sorted([number for rank, number in put if rank] + list(range(1000)))
     assert not len(tasks)

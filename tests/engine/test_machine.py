@@ -19,7 +19,7 @@ GIB = 1 << 30
 def system(tmp_path, monkeypatch):
     """A made-up machine of 64 GiB, 40 free; tells where its control groups lie."""
     sizes = SimpleNamespace(total=64 * GIB, available=40 * GIB)
-    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: sizes)
+    monkeypatch.setattr(machine, "_memory", lambda: sizes)
     monkeypatch.setattr(machine, "_ROOT", tmp_path / "groups")
     monkeypatch.setattr(machine, "_PROC", tmp_path / "proc")
     (tmp_path / "proc" / "self").mkdir(parents=True)

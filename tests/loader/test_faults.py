@@ -295,7 +295,7 @@ def run(mixture, rest, **options):
         [sys.executable, "-c", code, json.dumps(mixture.to_dict())],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         **options,
     )
 
@@ -330,8 +330,8 @@ def test_a_fork_after_the_start_is_told_in_the_child_and_the_parent_goes_on(mixt
             for use in (lambda: next(loader), loader.validation):
                 try:
                     use()
-                except UsageError as error:
-                    print('child:', error.problem, flush=True)
+                except hr.HeadraceError as error:
+                    print('child:', 'another process' in str(error), flush=True)
             os._exit(0)
         os.waitpid(pid, 0)
         next(loader)
@@ -340,8 +340,8 @@ def test_a_fork_after_the_start_is_told_in_the_child_and_the_parent_goes_on(mixt
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "child: the loader was started in another process",
-        "child: the loader was started in another process",
+        "child: True",
+        "child: True",
         "parent goes on",
     ]
 

@@ -7,8 +7,7 @@ from itertools import islice
 import pytest
 import torch
 
-from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import ArraySpec, Slot
+from headrace.engine.slots import ArraySpec, SharedMemory, Slot
 from headrace.errors import UsageError
 from headrace.outputs.torch import TorchLoader
 from headrace.outputs.torch.device import CudaTarget

@@ -1,7 +1,6 @@
-"""The only threads: they turn batches of tasks into filled slots, in order, within a budget.
+"""The only threads and processes of loading: they fill slots with batches, in order, in a budget.
 
-This room knows nothing of datasets. Whoever uses it hands it batches of tasks and a function that
-performs a task into a slot.
+This room knows nothing of datasets: callers hand it batches of tasks, and a `Work` that fills rows.
 """
 
 from headrace.engine.machine import allowed_cpus

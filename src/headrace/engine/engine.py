@@ -7,6 +7,7 @@ all batches before it have been handed on, so the order does not depend on the t
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import os
 import queue
@@ -14,18 +15,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from headrace.engine.budget import Budget
 from headrace.engine.machine import available_memory
-from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import Arrays, ArraySpec, Lock, Returned, SlotPool
+from headrace.engine.slots import (
+    Arrays,
+    ArraySpec,
+    Budget,
+    Lock,
+    Returned,
+    SharedMemory,
+    SlotPool,
+)
 from headrace.engine.statistics import Counters, EngineStatistics, StageStatistics
 from headrace.engine.stream import BatchSource, Gate, Pending, Stream
-from headrace.engine.tasks import TaskQueue
 from headrace.errors import UsageError
 
-__all__ = ["Engine", "Worker"]
+__all__ = ["Engine", "TaskQueue", "Worker"]
 
 _LOOK_SECONDS = 0.25  # how often free memory is looked at
 _POLL_SECONDS = 0.01  # a batch that is being filled takes 50 ms
@@ -49,7 +55,40 @@ class Worker(Protocol):
 
 
 _LAST = 1  # behind every task: a closed engine skips them, but each must be accounted for
+_T = TypeVar("_T")
 MakeWorker: TypeAlias = Callable[[Counters], Worker]
+
+
+class TaskQueue(Generic[_T]):
+    """The queue of tasks: lower ranks first, then in the order they came.
+
+    As `queue.PriorityQueue`, whose waiting is Python; here it is that of a `SimpleQueue`, in C. A
+    task is handed over once a millisecond or two on every thread.
+
+    >>> tasks = TaskQueue()
+    >>> tasks.put(0, "a"), tasks.put(0, "b"), tasks.put(-1, "c")
+    (None, None, None)
+    >>> tasks.get(), tasks.get(), tasks.get()
+    ('c', 'a', 'b')
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, _T]] = []  # heapq is C: threads wait outside
+        self._count = itertools.count()
+        self._there: queue.SimpleQueue[None] = queue.SimpleQueue()  # one for each in the heap
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def put(self, rank: int, task: _T) -> None:
+        """Add a task."""
+        heapq.heappush(self._heap, (rank, next(self._count), task))
+        self._there.put(None)
+
+    def get(self) -> _T:
+        """Wait for a task and take it."""
+        self._there.get()
+        return heapq.heappop(self._heap)[2]
 
 
 class Engine:
@@ -73,7 +112,7 @@ class Engine:
         self._keep_free = keep_free
         self._notice = notice
         self._available = available
-        # The newest stream's tasks go first: whoever opens a second one waits for that.
+        # The newest stream's tasks go first: who opens a second one waits for its batches.
         self._tasks: TaskQueue[tuple[Pending, Any] | None] = TaskQueue()
         self._opened = itertools.count(1)
         # A slot has come back, or look again (True), say when you have (a gate), or stop (False).

@@ -76,7 +76,7 @@ class Feeders(Generic[T]):
             raise self._ended[which] or StopIteration
 
     def wait_ready(self, count: int) -> None:
-        """Return when so many iterators have an item ready, or all the rest have ended."""
+        """Return when `count` iterators have an item ready, or all the rest have ended."""
         with self._changed:
             while not self._closed and sum(map(self._settled, range(len(self._queues)))) < count:
                 self._changed.wait()

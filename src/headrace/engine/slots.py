@@ -1,9 +1,13 @@
-"""Slots: the preallocated memory of one batch, pooled and handed out on lease.
+"""The memory budget, and slots: the memory of one batch each, pooled and handed out on lease.
 
 A batch's arrays are views of a slot's memory. The slot returns to its pool when the last of them is
-gone, whoever holds it: the arrays' common base is a lease, whose end puts a message into a queue.
+gone, wherever it is: the arrays' common base is a lease, whose end puts a message into a queue.
 That is done by a weak reference, and in C alone. With a `__del__`, a Ctrl-C that arrives while it
-runs would be swallowed, and the garbage collector would run it inside anybody's lock.
+runs would be swallowed, and the garbage collector would run it while any lock is held.
+
+Slots lie in memory that worker processes map too: one unnamed file (`memfd`) with a region for each
+slot. Not `/dev/shm`, which containers often keep at 64 MB, and which keeps what a killed process
+leaves behind. A process that has the descriptor maps a region by its place.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -20,17 +25,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine.budget import Budget
-from headrace.engine.shared import Region, SharedMemory
+from headrace.engine.statistics import BudgetStatistics
 from headrace.errors import BudgetError
 
 __all__ = [
     "NOT_SHARED",
     "ArraySpec",
+    "Budget",
     "Lock",
+    "Region",
     "Returned",
+    "SharedMemory",
     "Slot",
     "SlotPool",
+    "map_region",
+    "sharing_is_possible",
     "slot_bytes",
     "slot_views",
 ]
@@ -63,6 +72,128 @@ class ArraySpec:
 def slot_bytes(specs: Mapping[str, ArraySpec]) -> int:
     """Bytes of a slot with these arrays."""
     return sum(spec.nbytes for spec in specs.values())
+
+
+class Budget:
+    """Counts bytes and refuses what would pass the limit.
+
+    >>> budget = Budget(100)
+    >>> budget.charge(60, "a slot")
+    >>> budget
+    <Budget 60 of 100 bytes held, peak 60>
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._held = self._peak = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Budget {self._held:,} of {self._limit:,} bytes held, peak {self._peak:,}>"
+
+    @property
+    def free(self) -> int:
+        """Bytes that may still be charged."""
+        return self._limit - self._held
+
+    def charge(self, size: int, what: str) -> None:
+        """Hold `size` more bytes, or raise."""
+        with self._lock:
+            if self._held + size > self._limit:
+                raise BudgetError(
+                    f"{what} needs {size:,} bytes where {self._limit - self._held:,} of a budget "
+                    f"of {self._limit:,} are free",
+                    remedy="Raise `memory`, or lower batch_size or image_size",
+                )
+            self._held += size
+            self._peak = max(self._peak, self._held)
+
+    def release(self, size: int) -> None:
+        """Hold `size` bytes less."""
+        with self._lock:
+            self._held -= size
+
+    def statistics(self) -> BudgetStatistics:
+        """The figures now."""
+        with self._lock:
+            return BudgetStatistics(self._limit, self._held, self._peak)
+
+
+# -- shared memory ---------------------------------------------------------------------------------
+
+
+def sharing_is_possible() -> bool:
+    """Whether the system has unnamed files."""
+    return hasattr(os, "memfd_create") and hasattr(mmap, "MADV_REMOVE")
+
+
+class SharedMemory:
+    """Hands out regions of an unnamed file; a region that has ended is used again."""
+
+    def __init__(self) -> None:
+        self.fd = os.memfd_create("headrace", os.MFD_CLOEXEC)
+        self._size = 0
+        self._ended: dict[int, list[int]] = {}  # places by size
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<SharedMemory {self._size:,} bytes of addresses>"
+
+    def region(self, size: int) -> Region:
+        """A region of its own, filled with zeros."""
+        pages = -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        try:
+            place = self._ended[pages].pop()
+        except (KeyError, IndexError):
+            with self._lock:
+                place = self._size
+                os.ftruncate(self.fd, place + pages)
+                self._size = place + pages
+        return Region(self, place, pages)
+
+    def give_up(self, place: int, size: int) -> None:
+        """A region has ended. Takes no lock: the garbage collector may call it anywhere."""
+        self._ended.setdefault(size, []).append(place)
+
+    def __del__(self, _close: Any = os.close) -> None:  # `os` may be gone by then
+        if hasattr(self, "fd"):
+            _close(self.fd)
+
+
+class Region:
+    """Mapped memory with a place that other processes can be told."""
+
+    def __init__(self, file: SharedMemory, place: int, size: int) -> None:
+        self.place = place
+        self.size = size
+        self._file = file
+        self._map = mmap.mmap(file.fd, size, offset=place)
+        self._process = os.getpid()
+
+    def __repr__(self) -> str:
+        return f"<Region {self.size:,} bytes at {self.place:,}>"
+
+    def array(self) -> NDArray[np.uint8]:
+        """The region's bytes."""
+        return np.frombuffer(self._map, np.uint8)
+
+    def end(self) -> None:
+        """Give the memory back to the system at once, even if others have it mapped.
+
+        Not in a forked child, where the same pages are still the parent's batches.
+        """
+        if self._process == os.getpid():
+            self._map.madvise(mmap.MADV_REMOVE)
+            self._file.give_up(self.place, self.size)
+
+
+def map_region(fd: int, place: int, size: int) -> NDArray[np.uint8]:
+    """A region of another process's shared memory."""
+    pages = -(-size // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+    return np.frombuffer(mmap.mmap(fd, pages, offset=place), np.uint8)
+
+
+# -- slots -----------------------------------------------------------------------------------------
 
 
 class _Lease:
@@ -112,7 +243,7 @@ class Slot:
         return self._region.place if self._region else NOT_SHARED
 
     def arrays(self) -> Arrays:
-        """Views for whoever fills the slot; they must not outlive the filling."""
+        """Views for the threads that fill the slot; they must not outlive the filling."""
         return self._arrays
 
     def leased(self, ended: Callable[[Returned], None]) -> tuple[Arrays, Returned]:
@@ -244,7 +375,7 @@ class SlotPool:
         self._budget.release(gone * self.slot_bytes)
 
     def shrink(self) -> None:
-        """Give up free slots beyond the limit; whoever takes slots calls this as well."""
+        """Give up free slots beyond the limit. Called by the thread that takes slots, too."""
         while self.made > self.limit:
             try:
                 self._free.pop()

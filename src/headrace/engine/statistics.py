@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.engine.budget import BudgetStatistics
-
-__all__ = ["Counters", "EngineStatistics", "StageStatistics", "StreamStatistics"]
+__all__ = [
+    "BudgetStatistics",
+    "Counters",
+    "EngineStatistics",
+    "StageStatistics",
+    "StreamStatistics",
+]
 
 
 class Counters:
@@ -36,6 +40,15 @@ class Counters:
             self.add(stage, more)
         self.images += images
         self.bytes += read
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatistics:
+    """A budget at one moment."""
+
+    limit: int  #: bytes that may be held
+    held: int  #: bytes held now
+    peak: int  #: most bytes held so far
 
 
 @dataclass(frozen=True, slots=True)

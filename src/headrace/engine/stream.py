@@ -31,7 +31,7 @@ class Gate:
     """Opens once. Unlike `threading.Event` it survives a Ctrl-C in the thread that waits.
 
     An Event is a Python-level lock and condition: an interrupt between two of their steps leaves
-    the lock taken, and whoever sets the event waits for ever.
+    the lock taken, and the thread that sets the event waits forever.
     """
 
     __slots__ = ("_hint", "_open")
@@ -241,7 +241,7 @@ class Stream(Iterator[Filled]):
                         f"all {self.pool.made} batches that the budget allows are held by the "
                         "consumer",
                         remedy="Let go of earlier batches (or copy what you keep of them), or "
-                        "raise the budget",
+                        "raise `memory`",
                     ) from None
                 continue
             if isinstance(head, BaseException):

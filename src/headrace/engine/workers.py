@@ -2,7 +2,7 @@
 
 Python runs one thread at a time, and every frame takes that turn ten times; from about four CPUs on
 passing it round takes longer than decoding, and a training step's own Python waits for it as well
-(`docs/decisions/2026-11-15-processes.md` has the figures). So each thread starts a process as soon
+(`docs/decisions/0009-processes.md` has the figures). So each thread starts a process as soon
 as it has worked for a moment, continues by itself until the process is ready, and from then on only
 passes tasks to it. The first batch does not wait for processes; where one cannot be started, or is
 killed, its thread does the work. Callers see none of this.
@@ -36,9 +36,16 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine.budget import Budget
-from headrace.engine.shared import SharedMemory, map_region
-from headrace.engine.slots import NOT_SHARED, Arrays, ArraySpec, slot_bytes, slot_views
+from headrace.engine.slots import (
+    NOT_SHARED,
+    Arrays,
+    ArraySpec,
+    Budget,
+    SharedMemory,
+    map_region,
+    slot_bytes,
+    slot_views,
+)
 from headrace.engine.statistics import Counters
 from headrace.errors import BudgetError, HeadraceError, WorkerError
 from headrace.jobs import from_portable, start_python, to_portable

@@ -10,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from headrace.engine.budget import Budget
 from headrace.engine.engine import Engine
-from headrace.engine.shared import SharedMemory
-from headrace.engine.slots import ArraySpec, Lock
+from headrace.engine.slots import ArraySpec, Budget, Lock, SharedMemory
 from headrace.engine.stream import Filled, Stream
 from headrace.engine.workers import PROCESS_BYTES, Fill, Work, Workers
 from headrace.loader.options import SharedOptions, rank_and_world_size

@@ -301,7 +301,7 @@ def _codes_of_all(data: bytes, steps: int, width: int, size: int) -> str | None:
 
 
 def _text_at(data: bytes, steps: int, t: int, size: int) -> bytes | None:
-    """The t-th of `steps` texts; None if there are not so many."""
+    """The t-th of `steps` texts; None if there are fewer."""
     if len(data) < size:
         return None
     if size % steps == 0:  # most episodes have one instruction, repeated

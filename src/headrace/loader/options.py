@@ -126,8 +126,8 @@ class LoaderOptions(SharedOptions):
     #: last frame of the window, which is the whole movement where actions are differences, and
     #: means nothing where they are positions.
     action: ActionMode = "first"
-    #: So many actions of a sample one by one, from t on, with `action_is_pad` beyond the episode's
-    #: end: `action` is then [B, C, A]. None: one, as `action` says.
+    #: Actions of a sample one by one, from t on, with `action_is_pad` beyond the episode's end:
+    #: `action` is then [B, C, A]. None: one, as `action` says.
     action_chunk: int | None = None
     #: How frames are resized: as TensorFlow's method of that name.
     resize: Filter = "bilinear"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from headrace.decoding.frame import FrameDecoder
 from headrace.engine.machine import allowed_cpus, available_memory
-from headrace.engine.shared import sharing_is_possible
-from headrace.engine.slots import ArraySpec, slot_bytes
+from headrace.engine.slots import ArraySpec, sharing_is_possible, slot_bytes
 from headrace.engine.workers import PROCESS_BYTES
 from headrace.errors import BudgetError
 from headrace.loader.mixture import OpenedSource
@@ -20,7 +19,7 @@ __all__ = ["Sizes", "batch_specs", "camera_size", "requested_workers"]
 #: not make an even consumer faster (benchmarks/results has the sweep).
 PREFETCH = 4
 #: Where the consumer waits although threads were idle, its steps are uneven and the prefetch grows
-#: up to so many batches. Not tuned: hides a pause of 16 steps.
+#: up to this number of batches. Not tuned: hides a pause of 16 steps.
 DEEPEST = 16
 #: Where there are fewer processes, and unless more are asked for. Measured on 16 cores: every frame
 #: takes the interpreter lock a few times, and with 16 threads handing it on takes longer than

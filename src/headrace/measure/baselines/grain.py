@@ -53,7 +53,7 @@ def resolve_counts(options: dict[str, Any], cpus: int) -> dict[str, int]:
     Processes are what the documentation advises where the interpreter lock is the limit; every
     batch is then copied to shared memory. On two CPUs threads gave 540 samples for a second of CPU
     time, processes 425, and half the memory. The lock is the limit from about four CPUs on:
-    measured with the native loader (`docs/decisions/2026-11-15-processes.md`), not with Grain.
+    measured with the native loader (`docs/decisions/0009-processes.md`), not with Grain.
     """
     threads, workers = options["threads"], options["workers"]
     if workers is None:

@@ -127,11 +127,6 @@ def read(experiment: str, values: Mapping[str, Any]) -> NetworkOptions:
     base: ModelConfig = getattr(ModelConfig, preset)()
     model = typed(ModelConfig, {**plain(base), **given}, "model")
     check_path("training.resume", groups.training.resume)
-    if groups.data.root is not None and not Path(groups.data.root).exists():
-        raise UsageError(
-            f"data.root is {groups.data.root!r}, and there is no such folder",
-            remedy="Give the folder of a split, such as data.root=DATA/train",
-        )
     return NetworkOptions(
         experiment,
         groups.name or experiment,

@@ -60,6 +60,12 @@ def train(options: NetworkOptions, run: RunFolder) -> Ended:
         if earlier.get("status") == "complete":
             print(f"{run.continued} has its {training.steps:,} steps: nothing is left to train")
             return Ended("complete", run.continued, earlier)
+    root = options.data.root
+    if root is not None and not Path(root).exists():
+        raise UsageError(
+            f"data.root is {root!r}, and there is no such folder",
+            remedy="Give the folder of a split, such as data.root=DATA/train",
+        )
     run.begin()
     with tee_output(run.log):
         return _train(options, run, source)

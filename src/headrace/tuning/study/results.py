@@ -40,7 +40,7 @@ class Row:
     >>> rates = (90.0, 110.0, 100.0)
     >>> row = Row(Trial("batch 128"), tuple(Attempt("complete", samples_per_s=r) for r in rates))
     >>> row.status, row.rate, row.spread
-    ('pass', 100.0, (90.0, 110.0))
+    ('complete', 100.0, (90.0, 110.0))
     """
 
     trial: Trial
@@ -87,7 +87,7 @@ class Row:
 
     @property
     def rates(self) -> tuple[float | None, ...]:
-        """Samples a second round by round; None for a round that did not pass."""
+        """Samples a second round by round; None for a round that is not complete."""
         return tuple(a.samples_per_s if a.complete else None for a in self.attempts)
 
     @property
