@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.engine.budget import BudgetStatistics
 from headrace.engine.machine import available_memory, descendants
+from headrace.engine.statistics import BudgetStatistics
 from headrace.errors import UsageError
 from headrace.measure.runs import RESULT, RunWriter, Step, StepClock, outcome_of, read_object
 from headrace.outputs.lightning.datamodule import HeadraceDataModule
