@@ -36,7 +36,11 @@ Perform: TypeAlias = Callable[[Any, Callable[[Any], None]], Any]
 
 
 #: No thread pools of libraries: on 16 cores each worker would have 30 idle threads.
-ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+ONE_THREAD = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",  # Arrow's too
+    "OPENCV_FOR_THREADS_NUM": "1",
+}
 
 
 def start_python(

@@ -32,6 +32,7 @@ from headrace.catalog.manifest import (
     cannot_write,
     is_writable,
     read_manifest,
+    some_of,
     write_manifest,
 )
 from headrace.catalog.shards import (
@@ -45,17 +46,15 @@ from headrace.catalog.shards import (
     shard_stat,
 )
 from headrace.catalog.table import BATCH_BYTES, EpisodeTable, RowBuffer, table_schema, write_table
-from headrace.errors import CatalogError, DataError, DatasetError, HeadraceError, RecordError
+from headrace.errors import CatalogError, DataError, DatasetError, HeadraceError
 from headrace.files import atomic_write, locked, sync_folder
-from headrace.formats.extract import Part, index_record, plan
+from headrace.formats.extract import Part, RecordIndex, index_record, plan
 from headrace.formats.features import Schema
 from headrace.formats.rlds import RldsDataset, ShardFile, read_dataset
-from headrace.formats.tfrecord import FOOTER, record_places
 
 __all__ = ["Prepared", "ScanJob", "ScanResult", "prepare", "scan_shard"]
 
 _PARTS = "parts"
-_NAMED = 5  # how many files an error names before it only counts
 
 
 # -- a catalog that is up to date ----------------------------------------------------------------
@@ -109,19 +108,25 @@ def prepare(
 def _current(dataset: RldsDataset, places: list[Path], level: str) -> Prepared | None:
     """The catalog as it is, if it is up to date and knows enough."""
     for folder in places:
-        manifest = read_manifest(folder)
-        if (
-            manifest is not None
-            and manifest.metadata_hash == dataset.metadata_hash
-            and LEVELS.index(manifest.level) >= LEVELS.index(level)
-            and not _changed_shards(dataset, manifest)
-        ):
-            try:
-                table = EpisodeTable(folder / manifest.table)
-            except (OSError, ValueError):  # replaced or damaged meanwhile: build it again
-                continue
-            return Prepared(dataset, folder, manifest, table)
+        found = _usable(dataset, folder, level)
+        if found is not None and not _changed_shards(dataset, found.manifest):
+            return found
     return None
+
+
+def _usable(dataset: RldsDataset, folder: Path, level: str) -> Prepared | None:
+    """The catalog in a folder, if its rows are good wherever the shards did not change."""
+    manifest = read_manifest(folder)
+    if (
+        manifest is None
+        or manifest.metadata_hash != dataset.metadata_hash
+        or LEVELS.index(manifest.level) < LEVELS.index(level)
+    ):
+        return None
+    try:
+        return Prepared(dataset, folder, manifest, EpisodeTable(folder / manifest.table))
+    except (OSError, ValueError):  # replaced or damaged meanwhile; pyarrow's are ValueErrors
+        return None
 
 
 def _choose_folder(dataset: RldsDataset, places: list[Path], progress: BuildProgress) -> Path:
@@ -195,30 +200,21 @@ class _Shard:
     mtime_ns: int
     part: Path
     stamp: str
-    kept: tuple[int, int] | None = None  # first row and steps in the old catalog
+    row: int | None = None  # first row in the old catalog, if its rows are kept
     found: ScanResult | None = None
 
 
 class _Build:
     def __init__(self, dataset: RldsDataset, folder: Path, level: str, quarantine: bool) -> None:
-        self.dataset, self.folder, self.level = dataset, folder, level
-        self.quarantine = quarantine
-        self.old: Manifest | None = None  # the catalog that is there, if its rows can be kept
-        old = read_manifest(folder)
-        if (
-            old is not None
-            and old.metadata_hash == dataset.metadata_hash
-            and LEVELS.index(old.level) >= LEVELS.index(level)
-            and _can_be_read(folder / old.table)
-        ):
-            self.old, self.level = old, old.level
+        self.dataset, self.folder, self.quarantine = dataset, folder, quarantine
+        self.old = _usable(dataset, folder, level)
+        self.level = self.old.manifest.level if self.old else level
 
     def run(self, pool: ShardPool, progress: BuildProgress) -> None:
         shards = self._survey()
-        scans = [shard for shard in shards if shard.kept is None and shard.found is None]
-        if not scans and self.old is not None and all(shard.kept for shard in shards):
+        if all(shard.row is not None for shard in shards) and self.old is not None:
             return
-        self._scan(scans, pool, progress)
+        self._scan([shard for shard in shards if shard.found is None], pool, progress)
         self._commit(shards)
 
     def _survey(self) -> list[_Shard]:
@@ -226,14 +222,14 @@ class _Build:
         shards = [self._look_at(file) for file in self.dataset.shards]
         self._check_files(shards)
         if self.old is not None:
-            row = 0
-            for shard, stamp in zip(shards, self.old.shards, strict=True):
+            manifest, row = self.old.manifest, 0
+            for shard, stamp in zip(shards, manifest.shards, strict=True):
                 if stamp.matches(shard.size, shard.mtime_ns):
-                    shard.kept = (row, stamp.steps)
+                    damage = [each for each in manifest.quarantine if each.file == stamp.file]
+                    shard.row, shard.found = row, ScanResult(stamp.steps, damage)
                 row += stamp.episodes
         for shard in shards:
-            if shard.kept is None:
-                shard.found = _read_note(shard.part, shard.stamp)
+            shard.found = shard.found or _read_note(shard.part, shard.stamp)
         return shards
 
     def _look_at(self, file: ShardFile) -> _Shard:
@@ -256,7 +252,7 @@ class _Build:
         missing = [s.file.file for s in shards if s.size == MISSING and s.file.episodes]
         if missing and not self.quarantine:
             raise DatasetError(
-                f"{len(missing)} of {len(shards)} shards are missing: {_some(missing)}",
+                f"{len(missing)} of {len(shards)} shards are missing: {some_of(missing)}",
                 file=str(self.dataset.path),
                 remedy="Fetch them, or continue without their episodes "
                 "(`headrace index --quarantine`)",
@@ -271,7 +267,7 @@ class _Build:
         extra = self.dataset.unlisted_shards(present)
         if extra and not self.quarantine:
             raise DatasetError(
-                f"{len(extra)} shards are not listed in dataset_info.json: {_some(extra)}",
+                f"{len(extra)} shards are not listed in dataset_info.json: {some_of(extra)}",
                 file=str(self.dataset.path),
                 remedy="Two versions of the dataset seem to be mixed: remove the files that do not "
                 "belong, or ignore them (`headrace index --quarantine`)",
@@ -281,10 +277,18 @@ class _Build:
         (self.folder / _PARTS).mkdir(exist_ok=True)
         for leftover in (self.folder / _PARTS).glob("*.tmp-*"):
             leftover.unlink(missing_ok=True)
-        tasks = [
-            ShardTask(f"{__name__}:scan", asdict(self._job(shard)), max(0, shard.size))
-            for shard in scans
-        ]
+        tasks = []
+        for shard in scans:
+            job = ScanJob(
+                folder=str(self.dataset.path),
+                file=shard.file.file,
+                episodes=shard.file.episodes,
+                level=self.level,
+                quarantine=self.quarantine,
+                out=str(shard.part),
+                stamp=shard.stamp,
+            )
+            tasks.append(ShardTask(f"{__name__}:scan", asdict(job), max(0, shard.size)))
         pool.run(self.dataset.title, tasks, progress)
         for shard in scans:
             shard.found = _read_note(shard.part, shard.stamp)
@@ -296,23 +300,21 @@ class _Build:
                     remedy="Wait until the dataset is complete, then run it again",
                 )
 
-    def _job(self, shard: _Shard) -> ScanJob:
-        return ScanJob(
-            folder=str(self.dataset.path),
-            file=shard.file.file,
-            episodes=shard.file.episodes,
-            level=self.level,
-            quarantine=self.quarantine,
-            out=str(shard.part),
-            stamp=shard.stamp,
-        )
-
     def _commit(self, shards: list[_Shard]) -> None:
         """Merge all rows into a new table and make it the catalog."""
         name = f"episodes-{secrets.token_hex(4)}.arrow"
         schema = table_schema(plan(self.dataset.schema), self.level)
         write_table(self.folder / name, schema, self._rows(shards))
         sync_folder(self.folder)
+        stamps, damage = [], []
+        for shard in shards:
+            file, found = shard.file, shard.found or ScanResult(0, [])
+            stamps.append(
+                ShardStamp(
+                    file.split, file.file, shard.size, shard.mtime_ns, file.episodes, found.steps
+                )
+            )
+            damage += found.damage
         write_manifest(
             self.folder,
             Manifest(
@@ -321,8 +323,8 @@ class _Build:
                 level=self.level,
                 metadata_hash=self.dataset.metadata_hash,
                 table=name,
-                shards=tuple(self._stamps(shards)),
-                quarantine=tuple(self._damage(shards)),
+                shards=tuple(stamps),
+                quarantine=tuple(damage),
             ),
         )
         # From here on the new catalog is in force; what follows only tidies up.
@@ -332,45 +334,15 @@ class _Build:
                 other.unlink(missing_ok=True)
 
     def _rows(self, shards: list[_Shard]) -> Iterator[pa.RecordBatch]:
-        old = EpisodeTable(self.folder / self.old.table) if self.old is not None else None
         for number, shard in enumerate(shards):
             batches: Iterable[pa.RecordBatch]
-            if shard.kept is not None and old is not None:
-                batches = old.slice(shard.kept[0], shard.file.episodes)
+            if shard.row is not None and self.old is not None:
+                batches = self.old.table.slice(shard.row, shard.file.episodes)
             else:
                 batches = EpisodeTable(shard.part).batches
             for batch in batches:
                 column = pa.array([number] * batch.num_rows, pa.int32())
                 yield batch.set_column(0, batch.schema.field(0), column)
-
-    def _stamps(self, shards: list[_Shard]) -> Iterator[ShardStamp]:
-        for shard in shards:
-            steps = shard.kept[1] if shard.kept else shard.found.steps if shard.found else 0
-            file = shard.file
-            yield ShardStamp(
-                file.split, file.file, shard.size, shard.mtime_ns, file.episodes, steps
-            )
-
-    def _damage(self, shards: list[_Shard]) -> Iterator[Damage]:
-        old = self.old.quarantine if self.old is not None else ()
-        for shard in shards:
-            if shard.kept is not None:
-                yield from (entry for entry in old if entry.file == shard.file.file)
-            elif shard.found is not None:
-                yield from shard.found.damage
-
-
-def _can_be_read(table: Path) -> bool:
-    try:
-        EpisodeTable(table)
-    except (OSError, ValueError):  # pyarrow's own errors are ValueErrors
-        return False
-    return True
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
 
 
 # -- one shard: the work that is spread over processes -------------------------------------------
@@ -453,37 +425,39 @@ class _Scan:
 
     def batches(self, shard: ShardBytes) -> Iterator[pa.RecordBatch]:
         """The shard's rows, a batch at a time."""
-        buffer = shard.buffer
         reported = 0
-        places = record_places(shard.read, shard.size)
-        while True:
-            try:
-                offset, length = next(places, (shard.size, 0))
-            except RecordError as error:  # the chain is broken: the rest cannot be found
-                self._handle(error)
-                yield from self.lost_batches(error.offset or 0, error.problem)
-                return
-            if offset == shard.size:
-                break
-            record = None
-            if self.job.level == "frames":
-                try:
-                    record = index_record(buffer, offset, offset + length, self.parts)
-                except DataError as error:
-                    self._handle(error)
-                    self._add_damage(error.offset or offset, error.problem)
-                else:
-                    self.steps += record.steps
-            self.rows.append(offset, length, record)
-            self.records += 1
-            position = offset + length + FOOTER
-            shard.passed(position)
-            if self.steps - reported >= _REPORT_STEPS:
-                self.report(position, self.steps)
-                reported = self.steps
-            if self.rows.bytes >= BATCH_BYTES:
-                yield self.rows.take(0)
-        yield from self._finish(shard.size)
+        try:
+            for offset, length in shard.records(self.job.episodes):
+                record = self._index(shard, offset, length) if self.job.level == "frames" else None
+                self.rows.append(offset, length, record)
+                self.records += 1
+                if self.steps - reported >= _REPORT_STEPS:
+                    self.report(offset + length, self.steps)
+                    reported = self.steps
+                if self.rows.bytes >= BATCH_BYTES:
+                    yield self.rows.take(0)
+        except DataError as error:
+            too_many = self.records > self.job.episodes
+            if too_many or not self.job.quarantine:
+                path = str(Path(self.job.folder, self.job.file))
+                episode = None if too_many else self.records
+                raise error.within(file=path, episode=episode) from None
+            # The chain of records is broken or too short: the rest cannot be found.
+            yield from self.lost_batches(error.offset or 0, error.problem)
+        else:
+            self.report(shard.size, self.steps)
+            yield self.rows.take(0)
+
+    def _index(self, shard: ShardBytes, offset: int, length: int) -> RecordIndex | None:
+        try:
+            record = index_record(shard.buffer, offset, offset + length, self.parts)
+        except DataError as error:
+            if not self.job.quarantine:
+                raise
+            self._add_damage(error.offset or offset, error.problem)
+            return None
+        self.steps += record.steps
+        return record
 
     def lost_batches(self, offset: int, problem: str) -> Iterator[pa.RecordBatch]:
         """Rows for all episodes that can no longer be found."""
@@ -493,32 +467,5 @@ class _Scan:
             self.records += 1
         yield self.rows.take(0)
 
-    def _finish(self, size: int) -> Iterator[pa.RecordBatch]:
-        """The last rows, if the number of records is right."""
-        if self.records != self.job.episodes:
-            error = DatasetError(
-                f"the shard holds {self.records} records, but dataset_info.json says "
-                f"{self.job.episodes}",
-                offset=size,
-                remedy="The shard was not copied completely or is of another version: copy it "
-                "again, or continue without what is missing (`headrace index --quarantine`)",
-            )
-            if self.records > self.job.episodes:
-                error.remedy = "The metadata is of another version: copy dataset_info.json again"
-                raise error.within(file=self._path())
-            self._handle(error)
-            yield from self.lost_batches(size, error.problem)
-            return
-        self.report(size, self.steps)
-        yield self.rows.take(0)
-
-    def _handle(self, error: DataError) -> None:
-        """Raise, unless damage is to be quarantined."""
-        if not self.job.quarantine:
-            raise error.within(file=self._path(), episode=self.records) from None
-
     def _add_damage(self, offset: int, problem: str) -> None:
         self.damage.append(Damage(self.job.file, self.records, offset, problem))
-
-    def _path(self) -> str:
-        return str(Path(self.job.folder, self.job.file))

@@ -6,7 +6,7 @@ It reads the shards, not the catalog, so it also works where no catalog can be b
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from headrace.catalog.shards import (
     open_shard,
     shard_stat,
 )
-from headrace.errors import DataError, HeadraceError, RecordError
+from headrace.errors import DataError, HeadraceError
 from headrace.files import locked
 from headrace.formats.extract import (
     FIXED,
@@ -41,7 +41,7 @@ from headrace.formats.extract import (
 )
 from headrace.formats.features import Field, Schema
 from headrace.formats.rlds import read_dataset
-from headrace.formats.tfrecord import FOOTER, payload_is_intact, record_places
+from headrace.formats.tfrecord import FOOTER, payload_is_intact
 
 __all__ = ["Finding", "Verdict", "quarantine", "verify"]
 
@@ -167,130 +167,102 @@ def check(
     job_values: dict[str, Any], schema: Schema, report: Report, *, mapped: bool
 ) -> dict[str, Any]:
     """Check a shard from front to back: the task of a `ShardPool`."""
-    job, result = _Job(**job_values), _Result()
+    job = _Job(**job_values)
+    result = _Result()
     try:
         with open_shard(Path(job.folder, job.file), mapped=mapped) as shard:
-            for _ in _check(job, schema, shard, result):
-                report(result.bytes, result.steps)
+            _Check(job, schema, shard, result).run(report)
     except FileNotFoundError:
-        if job.episodes:
-            result.findings += [
-                Finding(job.file, record, 0, "the shard is missing")
-                for record in range(job.episodes)
-            ]
+        problem = "the shard is missing"
+        result.findings += [Finding(job.file, n, 0, problem) for n in range(job.episodes)]
     return asdict(result)
 
 
-def _check(job: _Job, schema: Schema, shard: ShardBytes, result: _Result) -> Iterator[None]:
-    parts = plan(schema)
-    stride = max(1, job.episodes // _SAMPLED_EPISODES)
-    places = record_places(shard.read, shard.size)
-    view = memoryview(shard.buffer)
-    try:
-        while len(result.findings) < _MAX_FINDINGS:
+@dataclass
+class _Check:
+    """One pass over a shard."""
+
+    job: _Job
+    schema: Schema
+    shard: ShardBytes
+    result: _Result
+
+    def run(self, report: Report) -> None:
+        job, result, shard = self.job, self.result, self.shard
+        parts = plan(self.schema)
+        stride = max(1, job.episodes // _SAMPLED_EPISODES)
+        try:
+            for offset, length in shard.records(job.episodes):
+                end = offset + length
+                with memoryview(shard.buffer) as view, view[offset:end] as payload:
+                    intact = payload_is_intact(payload, shard.read(end, FOOTER))
+                if intact:
+                    sampled = job.decode == "sample" and not result.records % stride
+                    self._check_record(parts, offset, length, job.decode == "all" or sampled)
+                else:
+                    self._found(offset, "the checksum of the record is wrong")
+                result.records += 1
+                result.bytes = end + FOOTER
+                report(result.bytes, result.steps)
+                if len(result.findings) >= _MAX_FINDINGS:
+                    return
+        except DataError as error:  # the chain of records does not reach the other episodes
+            for episode in range(result.records, max(result.records + 1, job.episodes)):
+                self._found(error.offset or 0, error.problem, episode=episode)
+
+    def _found(self, offset: int, problem: str, **more: Any) -> None:
+        more.setdefault("episode", self.result.records)
+        finding = Finding(file=self.job.file, offset=offset, problem=problem, **more)
+        self.result.findings.append(finding)
+
+    def _check_record(self, parts: list[Part], offset: int, length: int, thorough: bool) -> None:
+        """Structure of a record and, if thorough, every value in it."""
+        try:
+            record = index_record(self.shard.buffer, offset, offset + length, parts)
+        except DataError as error:
+            self._found(error.offset or offset, error.problem, field=error.field)
+            return
+        self.result.steps += record.steps
+        if not thorough:
+            return
+        places = _Places(record, parts)
+
+        def fetch(start: int, size: int) -> bytes:
+            return self.shard.read(offset + start, size)
+
+        for one in self.schema.fields:
+            if one.kind == "unsupported":
+                continue
+            if one.is_camera:
+                self._check_camera(one, places, fetch, offset)
+                continue
             try:
-                place = next(places, None)
-            except RecordError as error:
-                _lost(job, result, error.offset or 0, error.problem)
-                return
-            if place is None:
-                break
-            offset, length = place
-            number = result.records
-            footer = shard.read(offset + length, FOOTER)
-            if not payload_is_intact(view[offset : offset + length], footer):
-                problem = "the checksum of the record is wrong"
-                result.findings.append(Finding(job.file, number, offset, problem))
-            else:
-                thorough = job.decode == "all" or (job.decode == "sample" and not number % stride)
-                _check_record(job, schema, parts, shard, place, result, thorough)
-            result.records += 1
-            result.bytes = offset + length + FOOTER
-            shard.passed(result.bytes)
-            yield
-    finally:
-        view.release()
-    if result.records != job.episodes:
-        problem = (
-            f"the shard holds {result.records} records, but dataset_info.json says {job.episodes}"
-        )
-        _lost(job, result, shard.size, problem)
+                values(one, places, fetch, 0, record.steps)
+            except HeadraceError as error:
+                at = offset + places.start(parts_of(one)[-1])
+                self._found(at, error.problem, field=one.key)
 
-
-def _lost(job: _Job, result: _Result, offset: int, problem: str) -> None:
-    """Every episode that the broken chain of records no longer reaches."""
-    first = result.records
-    lost = range(first, max(first + 1, job.episodes))
-    result.findings += [Finding(job.file, record, offset, problem) for record in lost]
-
-
-def _check_record(
-    job: _Job,
-    schema: Schema,
-    parts: list[Part],
-    shard: ShardBytes,
-    place: tuple[int, int],
-    result: _Result,
-    thorough: bool,
-) -> None:
-    """Structure of a record and, if thorough, every value in it."""
-    offset, length = place
-    number = result.records
-    try:
-        record = index_record(shard.buffer, offset, offset + length, parts)
-    except DataError as error:
-        at = error.offset or offset
-        result.findings.append(Finding(job.file, number, at, error.problem, field=error.field))
-        return
-    result.steps += record.steps
-    if not thorough:
-        return
-    places = _Places(record, parts)
-    fetch = partial(_fetch, shard, offset)
-    for one in schema.fields:
-        if one.kind == "unsupported":
-            continue
-        if one.is_camera:
-            frames = range(record.steps) if job.decode == "all" else {0, record.steps - 1}
-            _check_camera(job, one, places, fetch, result, sorted(frames), offset)
-            continue
-        try:
-            values(one, places, fetch, 0, record.steps)
-        except HeadraceError as error:
-            at = offset + places.start(parts_of(one)[-1])
-            result.findings.append(Finding(job.file, number, at, error.problem, field=one.key))
-
-
-def _check_camera(
-    job: _Job,
-    camera: Field,
-    places: _Places,
-    fetch: Callable[[int, int], bytes],
-    result: _Result,
-    frames: list[int],
-    offset: int,
-) -> None:
-    part = parts_of(camera)[0]
-    ends = places.ends(part)
-    for t in frames:
-        if not 0 <= t < places.steps:
-            continue
-        where = offset + places.start(part) + (int(ends[t - 1]) if t and len(ends) else 0)
-        found = partial(Finding, job.file, result.records, where, frame=t, field=camera.key)
-        try:
-            data = blobs(part, places, fetch, t, t + 1)[0]
-            image = decode_frame(camera, data)
-        except HeadraceError as error:
-            result.findings.append(found(error.problem))
-            continue
-        result.frames_decoded += 1
-        declared = camera.shape[:2]
-        if any(d is not None and d != s for d, s in zip(declared, image.shape, strict=False)):
-            size = f"{image.shape[0]}x{image.shape[1]}"
-            expected = f"{declared[0]}x{declared[1]}"
-            result.findings.append(
-                found(f"the image is {size}, but features.json says {expected}", damage=False)
-            )
+    def _check_camera(
+        self, camera: Field, places: _Places, fetch: Callable[[int, int], bytes], offset: int
+    ) -> None:
+        """Decode the first and the last frame, or all."""
+        part = parts_of(camera)[0]
+        ends = places.ends(part)
+        every = max(1, places.steps - 1) if self.job.decode == "sample" else 1
+        for t in range(0, places.steps, every):
+            where = offset + places.start(part) + (int(ends[t - 1]) if t and len(ends) else 0)
+            found = partial(self._found, where, frame=t, field=camera.key)
+            try:
+                image = decode_frame(camera, blobs(part, places, fetch, t, t + 1)[0])
+            except HeadraceError as error:
+                found(problem=error.problem)
+                continue
+            self.result.frames_decoded += 1
+            declared, actual = camera.shape[:2], image.shape[:2]
+            if any(d not in (None, a) for d, a in zip(declared, actual, strict=False)):
+                sizes = [f"{height}x{width}" for height, width in (actual, declared)]
+                problem = f"the image is {sizes[0]}, but features.json says {sizes[1]}"
+                found(problem=problem, damage=False)
 
 
 class _Places:
@@ -312,7 +284,3 @@ class _Places:
     def ends(self, part: Part) -> NDArray[np.uint32]:
         ends: Any = self._record.ends[self._index[part.key]]
         return np.array(ends if ends is not None else [], np.uint32)
-
-
-def _fetch(shard: ShardBytes, base: int, offset: int, length: int) -> bytes:
-    return shard.read(base + offset, length)

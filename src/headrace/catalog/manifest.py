@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import stat
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "cannot_write",
     "is_writable",
     "read_manifest",
+    "some_of",
     "write_manifest",
 ]
 
@@ -36,6 +38,7 @@ FORMAT_VERSION = 1  #: raised when a catalog written before can no longer be rea
 LEVELS = ("episodes", "frames")  #: each knows more than the one before
 MANIFEST = "manifest.json"
 MISSING = -1  #: size of a shard that was not there
+_NAMED = 5  # how many files a message names before it only counts
 
 # -- where ---------------------------------------------------------------------------------------
 
@@ -83,6 +86,16 @@ def cannot_write(error: OSError, path: str) -> CatalogError:
         remedy="Free some space (a catalog needs about 5 bytes per frame and camera), or put it "
         "elsewhere: HEADRACE_CACHE=/other/disk headrace index --cache PATH",
     )
+
+
+def some_of(names: Sequence[str], separator: str = ", ") -> str:
+    """The first names, and how many more there are.
+
+    >>> some_of(list("abcdefg"))
+    'a, b, c, d, e and 2 more'
+    """
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return separator.join(names[:_NAMED]) + more
 
 
 # -- what ----------------------------------------------------------------------------------------
@@ -149,7 +162,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Put a manifest in place, atomically."""
     values = asdict(manifest)
-    values["shards"] = [list(asdict(stamp).values()) for stamp in manifest.shards]
-    values["quarantine"] = [list(asdict(damage).values()) for damage in manifest.quarantine]
+    values["shards"] = [astuple(stamp) for stamp in manifest.shards]
+    values["quarantine"] = [astuple(damage) for damage in manifest.quarantine]
     atomic_write(folder / MANIFEST, json.dumps(values, separators=(",", ":")))
     sync_folder(folder)

@@ -12,12 +12,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from headrace.catalog.manifest import cache_folder, candidates, is_writable
+from headrace.catalog.manifest import cache_folder, candidates, is_writable, some_of
 from headrace.catalog.shards import BuildProgress, Quiet
 from headrace.errors import DatasetError, HeadraceError, UnknownFieldError
 from headrace.files import atomic_write, sync_folder
@@ -27,7 +27,6 @@ __all__ = ["IndexedFile", "ParquetCatalog", "has_parquet"]
 
 FORMAT_VERSION = 1  #: raised when an index written before can no longer be read
 _INDEX = "parquet.json"
-_NAMED = 5  # how many files a message names before it only counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +92,23 @@ class ParquetCatalog:
         title, paths, places, root = _found(where, cache)
         index, old, schemas = _stored(places, root)
         known = {file.path: file for file in old}
-        looked = [(path, *_stat(path)) for path in paths]
-        kept = [_unchanged(known.get(path), size, when) for path, size, when in looked]
-        todo = [number for number, file in enumerate(kept) if file is None]
-        changed = [paths[number] for number in todo]
-        if not todo and len(old) == len(paths):
+        stats = {path: _stat(path) for path in paths}
+        changed = [
+            path
+            for path in paths
+            if path not in known or (known[path].size, known[path].mtime_ns) != stats[path]
+        ]
+        if not changed and len(old) == len(paths):
             return cls(title, old, schemas, index)
-        if old:
-            _note_changes(progress, title, [path for path in changed if path in known])
-        files = _read(looked, kept, schemas, progress, title)
-        index = _store(places, root, files, schemas)
-        return cls(title, files, schemas, index, changed)
+        if again := [os.path.basename(path) for path in changed if path in known]:
+            progress.note(f"{title}: changed since it was indexed, indexed again: {some_of(again)}")
+        progress.begin(title, sum(stats[path][0] for path in changed))
+        known |= _read(changed, stats, schemas, progress)
+        files = [known[path] for path in paths]
+        used = sorted({file.schema for file in files})
+        files = [replace(file, schema=used.index(file.schema)) for file in files]
+        schemas = [schemas[number] for number in used]
+        return cls(title, files, schemas, _store(places, root, files, schemas), changed)
 
     @property
     def rows(self) -> int:
@@ -253,56 +258,36 @@ def _stat(path: str) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _unchanged(file: IndexedFile | None, size: int, mtime_ns: int) -> IndexedFile | None:
-    return file if file and (file.size, file.mtime_ns) == (size, mtime_ns) else None
-
-
-def _note_changes(progress: BuildProgress, title: str, changed: list[str]) -> None:
-    if changed:
-        names = ", ".join(os.path.basename(path) for path in changed[:_NAMED])
-        more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
-        progress.note(f"{title}: changed since it was indexed, indexed again: {names}{more}")
-
-
 def _read(
-    looked: list[tuple[str, int, int]],
-    kept: list[IndexedFile | None],
+    paths: list[str],
+    stats: dict[str, tuple[int, int]],
     schemas: list[Columns],
     progress: BuildProgress,
-    title: str,
-) -> list[IndexedFile]:
-    """All files, after reading the footers of those not kept; new schemas are appended."""
-    new = sum(size for (_, size, _), file in zip(looked, kept, strict=True) if file is None)
-    progress.begin(title, new)
-    files, errors, done, rows = [], [], 0, 0
-    for (path, size, mtime_ns), file in zip(looked, kept, strict=True):
-        if file is None:
-            try:
-                footer = read_footer(Path(path))
-            except HeadraceError as error:
-                errors.append(error)
-                continue
-            if footer.columns not in schemas:
-                schemas.append(footer.columns)
-            number = schemas.index(footer.columns)
-            file = IndexedFile(path, size, mtime_ns, footer.group_rows, number)
-            done, rows = done + size, rows + file.rows
-            progress.advance(done, rows)
-        files.append(file)
+) -> dict[str, IndexedFile]:
+    """Files by path, from their footers; new schemas are appended."""
+    files: dict[str, IndexedFile] = {}
+    errors, done, rows = [], 0, 0
+    for path in paths:
+        try:
+            footer = read_footer(Path(path))
+        except HeadraceError as error:
+            errors.append(error)
+            continue
+        if footer.columns not in schemas:
+            schemas.append(footer.columns)
+        number = schemas.index(footer.columns)
+        files[path] = IndexedFile(path, *stats[path], footer.group_rows, number)
+        done, rows = done + files[path].size, rows + files[path].rows
+        progress.advance(done, rows)
     if len(errors) == 1:
         raise errors[0]
     if errors:
-        listed = "; ".join(f"{e.file}: {e.problem}" for e in errors[:_NAMED])
-        more = f"; and {len(errors) - _NAMED} more" if len(errors) > _NAMED else ""
+        listed = some_of([f"{error.file}: {error.problem}" for error in errors], "; ")
         raise DatasetError(
-            f"{len(errors)} of {len(looked)} files cannot be read: {listed}{more}",
+            f"{len(errors)} of {len(stats)} files cannot be read: {listed}",
             remedy="Copy or write them again, or remove them",
         )
-    used = sorted({file.schema for file in files})
-    schemas[:] = [schemas[number] for number in used]
-    return [
-        IndexedFile(f.path, f.size, f.mtime_ns, f.group_rows, used.index(f.schema)) for f in files
-    ]
+    return files
 
 
 def _stored(

@@ -19,10 +19,11 @@ from headrace.catalog.manifest import MISSING, cannot_write
 from headrace.engine.machine import allowed_cpus
 from headrace.errors import CatalogError, DatasetError, HeadraceError
 from headrace.formats.features import FEATURES_FILE, Schema, read_features
+from headrace.formats.tfrecord import FOOTER, record_places
 from headrace.jobs import ProcessPool, WorkerLost
 
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress
 
 __all__ = [
     "BuildProgress",
@@ -65,8 +66,27 @@ class ShardBytes:
         """A copy of a few bytes."""
         return self.buffer[offset : offset + length]
 
-    def passed(self, position: int) -> None:
-        """Give back the memory of everything before `position`."""
+    def records(self, expected: int) -> Iterator[tuple[int, int]]:
+        """Payload offset and length of every record; an error if there are not as many as expected.
+
+        The memory of records that were passed is given back.
+        """
+        found = 0
+        for offset, length in record_places(self.read, self.size):
+            yield offset, length
+            found += 1
+            self._passed(offset + length + FOOTER)
+        if found != expected:
+            raise DatasetError(
+                f"the shard holds {found} records, but dataset_info.json says {expected}",
+                offset=self.size,
+                remedy="The metadata is of another version: copy dataset_info.json again"
+                if found > expected
+                else "The shard was not copied completely or is of another version: copy it "
+                "again, or continue without what is missing (`headrace index --quarantine`)",
+            )
+
+    def _passed(self, position: int) -> None:
         if isinstance(self.buffer, mmap.mmap) and position - self._released >= _RELEASE:
             first = self._released - self._released % mmap.PAGESIZE
             last = position - position % mmap.PAGESIZE
@@ -249,7 +269,6 @@ class ProgressBar(Quiet):
         super().__init__()
         self._verb, self._unit = verb, unit
         self._bar: Progress | None = None
-        self._task: TaskID | None = None
         self._started = 0.0
 
     def __enter__(self) -> Self:
@@ -267,15 +286,16 @@ class ProgressBar(Quiet):
             self._bar = _make_bar()
             self._bar.start()
         if self._bar is not None:
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(f"{self._verb} {title}", total=total_bytes, rate="")
+            for task in self._bar.task_ids:
+                self._bar.remove_task(task)
+            self._bar.add_task(f"{self._verb} {title}", total=total_bytes, rate="")
 
     def advance(self, done_bytes: int, steps: int) -> None:
         super().advance(done_bytes, steps)
-        if self._bar is not None and self._task is not None:
+        if self._bar is not None:
             rate = steps / max(1e-3, time.monotonic() - self._started)
-            self._bar.update(self._task, completed=done_bytes, rate=f"{rate:,.0f} {self._unit}/s")
+            (task,) = self._bar.task_ids
+            self._bar.update(task, completed=done_bytes, rate=f"{rate:,.0f} {self._unit}/s")
 
     def note(self, text: str) -> None:
         super().note(text)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import (
     add_json_option,
+    add_workers_option,
+    each_of,
     plural,
+    print_failures,
     print_table,
     readable_bytes,
-    readable_count,
 )
-from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace.catalog.catalog import Catalog
     from headrace.catalog.shards import ProgressBar, ShardPool
+    from headrace.errors import HeadraceError
 
 HELP = "index datasets, once: where every frame of every episode lies"
 DESCRIPTION = """\
@@ -50,39 +50,61 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep catalogs below HEADRACE_CACHE even where the data's own folder can be written",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
+    add_workers_option(parser)
     add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Index everything; 1 if some dataset could not be indexed."""
-    from headrace.catalog.parquet import has_parquet
     from headrace.catalog.shards import ProgressBar, ShardPool
-    from headrace.formats.rlds import find_datasets
 
-    tables = [path for path in args.path if has_parquet(path)]
-    folders = [folder for path in args.path if path not in tables for folder in find_datasets(path)]
-    rows: list[dict[str, Any]] = []
-    failures: list[HeadraceError] = []
+    tables, folders = find_data(args.path)
     started = time.perf_counter()
     with ShardPool(args.workers) as pool, ProgressBar() as progress:
-        for folder in folders:
-            try:
-                rows.append(_index(folder, args, pool, progress))
-            except HeadraceError as error:
-                failures.append(error)
+        rows, failures = each_of(folders, lambda folder: _index(folder, args, pool, progress))
     seconds = time.perf_counter() - started
-    sets = index_parquet(tables, args.cache, failures)
-    failed = [failure.to_dict() for failure in failures]
-    args.json.write({"datasets": rows, **({"tables": sets} if tables else {}), "failures": failed})
+    sets, failed = index_parquet(tables, args.cache)
+    failures += failed
+    args.json.write(
+        {
+            "datasets": rows,
+            **({"tables": sets} if tables else {}),
+            "failures": [failure.to_dict() for failure in failures],
+        }
+    )
     if not args.json.on_stdout:
         if rows:
             _print(rows, seconds)
         if sets:
             _print_parquet(sets)
-    for failure in failures:
-        print(f"headrace index: {failure}", file=sys.stderr)
+    print_failures("index", failures)
     return 1 if failures else 0
+
+
+def find_data(paths: list[str]) -> tuple[list[str], list[Path]]:
+    """The folders of Parquet files among some paths, and the datasets at and below the others."""
+    from headrace.catalog.parquet import has_parquet
+    from headrace.formats.rlds import find_datasets
+
+    tables = [path for path in paths if has_parquet(path)]
+    return tables, [each for path in paths if path not in tables for each in find_datasets(path)]
+
+
+def index_parquet(
+    folders: list[str], cache: bool = False
+) -> tuple[list[dict[str, Any]], list[HeadraceError]]:
+    """Index folders of Parquet files; what is in them, and what failed."""
+    from headrace.catalog.parquet import ParquetCatalog
+    from headrace.catalog.shards import ProgressBar
+
+    def index(folder: str) -> dict[str, Any]:
+        started = time.perf_counter()
+        catalog = ParquetCatalog.open(folder, cache=cache, progress=progress)
+        seconds = round(time.perf_counter() - started, 4)
+        return {**catalog.to_dict(), "read_files": len(catalog.changed), "seconds": seconds}
+
+    with ProgressBar("indexing", "rows") as progress:
+        return each_of(folders, index)
 
 
 def _index(
@@ -99,43 +121,8 @@ def _index(
         pool=pool,
         progress=progress,
     )
-    return {
-        **_summary(catalog),
-        "seconds": round(time.perf_counter() - started, 4),
-        "scanned_steps": progress.steps - before,
-    }
-
-
-def index_parquet(
-    folders: list[str], cache: bool, failures: list[HeadraceError]
-) -> list[dict[str, Any]]:
-    """Index folders of Parquet files; errors are added to the failures."""
-    from headrace.catalog.parquet import ParquetCatalog
-    from headrace.catalog.shards import ProgressBar
-
-    sets = []
-    with ProgressBar("indexing", "rows") as progress:
-        for folder in folders:
-            started = time.perf_counter()
-            try:
-                catalog = ParquetCatalog.open(folder, cache=cache, progress=progress)
-            except HeadraceError as error:
-                failures.append(error)
-                continue
-            sets.append(
-                {
-                    **catalog.to_dict(),
-                    "read_files": len(catalog.changed),
-                    "seconds": round(time.perf_counter() - started, 4),
-                }
-            )
-    return sets
-
-
-def _summary(catalog: Catalog) -> dict[str, Any]:
     shards = catalog.manifest.shards
-    steps = sum(stamp.steps for stamp in shards)
-    frames = catalog.level == "frames"
+    steps = sum(stamp.steps for stamp in shards) if catalog.level == "frames" else None
     return {
         "name": catalog.name,
         "version": catalog.version,
@@ -144,34 +131,23 @@ def _summary(catalog: Catalog) -> dict[str, Any]:
         "level": catalog.level,
         "shards": len(shards),
         "episodes": len(catalog),
-        "steps": steps if frames else None,
-        "frames": steps * len(catalog.schema.cameras) if frames else None,
+        "steps": steps,
+        "frames": None if steps is None else steps * len(catalog.schema.cameras),
         "data_bytes": sum(max(0, stamp.size) for stamp in shards),
         "catalog_bytes": catalog.nbytes,
         "quarantined": len(catalog.quarantined),
+        "seconds": round(time.perf_counter() - started, 4),
+        "scanned_steps": progress.steps - before,
     }
 
 
 def _print(rows: list[dict[str, Any]], seconds: float) -> None:
     print_table(
-        [
-            "dataset",
-            ">shards",
-            ">episodes",
-            ">steps",
-            ">frames",
-            ">data",
-            ">catalog",
-            ">time",
-            " ",
-        ],
+        ["dataset", ">shards", ">episodes", ">steps", ">frames", ">data", ">catalog", ">time", ""],
         (
             (
                 f"{row['name']} {row['version']}",
-                readable_count(row["shards"]),
-                readable_count(row["episodes"]),
-                readable_count(row["steps"]),
-                readable_count(row["frames"]),
+                *(row[count] for count in ("shards", "episodes", "steps", "frames")),
                 readable_bytes(row["data_bytes"]),
                 readable_bytes(row["catalog_bytes"]),
                 f"{row['seconds'] * 1000:,.0f} ms",
@@ -195,10 +171,8 @@ def _print_parquet(sets: list[dict[str, Any]]) -> None:
         (
             (
                 one["path"],
-                readable_count(one["files"]),
-                readable_count(one["row_groups"]),
-                readable_count(one["rows"]),
-                str(len(one["columns"])),
+                *(one[count] for count in ("files", "row_groups", "rows")),
+                len(one["columns"]),
                 readable_bytes(one["bytes"]),
                 f"{one['seconds'] * 1000:,.0f} ms",
                 f"{plural(one['read_files'], 'footer')} read" if one["read_files"] else "",

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from headrace.cli.index import find_data, index_parquet
 from headrace.cli.output import (
     add_json_option,
+    each_of,
     plural,
+    print_failures,
     print_table,
     readable_bytes,
-    readable_count,
 )
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HELP = "show what is in datasets: splits, cameras, fields, instructions, pictures"
 DESCRIPTION = """\
@@ -45,30 +49,25 @@ def run(args: argparse.Namespace) -> int:
     """Describe everything; 1 if some dataset could not be opened."""
     from headrace.catalog.catalog import Catalog
     from headrace.catalog.describe import describe
-    from headrace.catalog.parquet import has_parquet
     from headrace.catalog.shards import ProgressBar
-    from headrace.cli.index import index_parquet
-    from headrace.errors import HeadraceError
-    from headrace.formats.rlds import find_datasets
 
-    tables = [path for path in args.path if has_parquet(path)]
-    folders = [folder for path in args.path if path not in tables for folder in find_datasets(path)]
-    catalogs, descriptions, failures = [], [], []
+    tables, folders = find_data(args.path)
+
+    def described(folder: Path) -> tuple[Catalog, dict[str, Any]]:
+        catalog = Catalog.open(folder, progress=progress)
+        return catalog, describe(catalog)
+
     with ProgressBar() as progress:
-        for folder in folders:
-            try:
-                catalog = Catalog.open(folder, progress=progress)
-                descriptions.append(describe(catalog))
-                catalogs.append(catalog)
-            except HeadraceError as error:
-                failures.append(error)
-    sets = index_parquet(tables, False, failures)
+        opened, failures = each_of(folders, described)
+    descriptions = [description for _, description in opened]
+    sets, failed = index_parquet(tables)
+    failures += failed
     found = [*descriptions, *sets]
     if len(folders) + len(tables) == 1 and found:
         args.json.write(found[0])
     else:
-        failed = [failure.to_dict() for failure in failures]
-        args.json.write({"datasets": descriptions, "tables": sets, "failures": failed})
+        errors = [failure.to_dict() for failure in failures]
+        args.json.write({"datasets": descriptions, "tables": sets, "failures": errors})
     if not args.json.on_stdout:
         if len(descriptions) == 1:
             _print_one(descriptions[0])
@@ -76,14 +75,13 @@ def run(args: argparse.Namespace) -> int:
             _print_many(descriptions)
         for one in sets:
             _print_parquet(one)
-    if args.picture and catalogs:
+    if args.picture and opened:
         from headrace.cli.contact_sheet import write_contact_sheet
 
-        count = write_contact_sheet(catalogs, args.picture, args.pairs)
+        count = write_contact_sheet([catalog for catalog, _ in opened], args.picture, args.pairs)
         if not args.json.on_stdout:
             print(f"{count} pairs in {args.picture}")
-    for failure in failures:
-        print(f"headrace inspect: {failure}", file=sys.stderr)
+    print_failures("inspect", failures)
     return 1 if failures else 0
 
 
@@ -96,14 +94,8 @@ def _print_one(description: dict[str, Any]) -> None:
     print_table(
         ["split", ">episodes", ">steps", ">shards", ">bytes"],
         (
-            (
-                name,
-                readable_count(split["episodes"]),
-                readable_count(split["steps"]),
-                readable_count(split["shards"]),
-                readable_bytes(split["bytes"]),
-            )
-            for name, split in description["splits"].items()
+            (name, each["episodes"], each["steps"], each["shards"], readable_bytes(each["bytes"]))
+            for name, each in description["splits"].items()
         ),
     )
     print()
@@ -117,7 +109,7 @@ def _print_one(description: dict[str, Any]) -> None:
                 str(camera["channels"] or "?"),
                 camera["dtype"],
                 camera["encoding"] or "?",
-                f"{camera['mean_bytes']:,.0f}" if camera["mean_bytes"] else "-",
+                _whole(camera["mean_bytes"]),
                 "main" if roles.get(camera["key"]) == "camera" else "",
             )
             for camera in description["cameras"]
@@ -151,6 +143,10 @@ def _print_one(description: dict[str, Any]) -> None:
         print(f"{description['quarantined']} episodes are quarantined")
 
 
+def _whole(number: float | None) -> int | None:
+    return None if number is None else round(number)
+
+
 def _shape(field: dict[str, Any]) -> str:
     sizes = ["?" if size is None else str(size) for size in field["shape"]]
     shape = f"[{', '.join(sizes)}]" if sizes else "scalar"
@@ -159,22 +155,22 @@ def _shape(field: dict[str, Any]) -> str:
 
 
 def _print_many(descriptions: list[dict[str, Any]]) -> None:
-    def line(description: dict[str, Any]) -> tuple[str, ...]:
+    def line(description: dict[str, Any]) -> tuple[str | int | None, ...]:
         splits = description["splits"].values()
         main = next(
             (c for c in description["cameras"] if c["key"] == description["roles"]["camera"]), None
         )
         return (
             description["registry_name"] or f"{description['name']} {description['version']}",
-            readable_count(sum(split["episodes"] for split in splits)),
-            readable_count(sum(split["steps"] for split in splits)),
+            sum(split["episodes"] for split in splits),
+            sum(split["steps"] for split in splits),
             readable_bytes(sum(split["bytes"] for split in splits)),
-            str(len(description["cameras"])),
+            len(description["cameras"]),
             f"{main['name'].removeprefix('observation/')} {main['height']}x{main['width']}"
             if main
             else "-",
             (main["encoding"] or "?") if main else "-",
-            f"{main['mean_bytes']:,.0f}" if main and main["mean_bytes"] else "-",
+            _whole(main["mean_bytes"]) if main else None,
             next(iter(description["instructions"]), ""),
         )
 

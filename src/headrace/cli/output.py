@@ -10,9 +10,9 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.errors import UsageError
+from headrace.errors import HeadraceError, UsageError
 
 if TYPE_CHECKING:
     from headrace.measure.bench import Watch
@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 __all__ = [
     "JsonOutput",
     "add_json_option",
+    "add_workers_option",
+    "each_of",
     "one_line",
     "plural",
+    "print_failures",
     "print_resume_hint",
     "print_table",
     "progress_bar",
     "readable_bytes",
-    "readable_count",
     "run_line",
     "status_line",
 ]
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 STDOUT = "-"  #: what `--json` alone stands for
 
@@ -117,11 +122,6 @@ def readable_bytes(number: float | None) -> str:
     raise AssertionError
 
 
-def readable_count(number: int | None) -> str:
-    """A count with thousands separators; a dash for an unknown one."""
-    return "-" if number is None else f"{number:,}"
-
-
 def plural(number: int, noun: str) -> str:
     """A number and its noun.
 
@@ -137,27 +137,60 @@ def one_line(text: str, limit: int | None = None) -> str:
     return shown if limit is None or len(shown) <= limit else shown[: limit - 3] + "..."
 
 
+# -- many datasets -------------------------------------------------------------------------------
+
+
+def add_workers_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--workers N`."""
+    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
+
+
+def each_of(
+    items: Iterable[_Item], work: Callable[[_Item], _Result]
+) -> tuple[list[_Result], list[HeadraceError]]:
+    """What `work` gives for each item; the items that fail do not stop the others."""
+    results, failures = [], []
+    for item in items:
+        try:
+            results.append(work(item))
+        except HeadraceError as error:
+            failures.append(error)
+    return results, failures
+
+
+def print_failures(command: str, failures: Iterable[HeadraceError]) -> None:
+    """What failed, on stderr."""
+    for failure in failures:
+        print(f"headrace {command}: {failure}", file=sys.stderr)
+
+
 # -- tables --------------------------------------------------------------------------------------
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | int | None]]) -> None:
     """A table on stdout; columns whose name starts with ">" are aligned to the right.
 
-    A column without a name is for remarks, and is left out if there are none. In a terminal the
-    table fits the width, by shortening cells; elsewhere it is as wide as need be.
+    A column without a name is for remarks, and is left out if there are none. None is an unknown
+    number. In a terminal the table fits the width, by shortening cells; elsewhere it is as wide as
+    need be.
 
-    >>> print_table(["name", ">steps"], [("bridge", "1,031"), ("rt1", "40")])
+    >>> print_table(["name", ">steps"], [("bridge", 1031), ("rt1", None)])
     name    steps
     ─────────────
     bridge  1,031
-    rt1        40
+    rt1         -
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    cells = [[one_line(cell, 72) for cell in row] for row in rows]
+    def shown_cell(cell: str | int | None) -> str:
+        if isinstance(cell, str):
+            return one_line(cell, 72)
+        return "-" if cell is None else f"{cell:,}"
+
+    cells = [[shown_cell(cell) for cell in row] for row in rows]
     shown = [n for n, name in enumerate(columns) if name.strip() or any(row[n] for row in cells)]
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in (columns[n] for n in shown):

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from headrace.cli.output import add_json_option, plural, progress_bar, readable_bytes
+from headrace.cli.output import (
+    add_json_option,
+    add_workers_option,
+    plural,
+    progress_bar,
+    readable_bytes,
+)
 from headrace.errors import UsageError
 
 HELP = "write synthetic datasets: RLDS in TFDS's exact layout, or Parquet"
@@ -49,25 +57,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         help="only this dataset, by its registry name, or split (preset network); may be repeated",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
+    add_workers_option(parser)
     add_json_option(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the datasets."""
-    from dataclasses import asdict
+    from headrace.testing import synthesize, synthesize_network
 
     network = args.preset == "network"
-    if not network:
-        for option in ("rows", "row_group"):
-            if getattr(args, option) is not None:
-                raise UsageError(
-                    f"--{option.replace('_', '-')} needs the preset network, not {args.preset}",
-                    remedy="Leave it out, or add --preset network",
-                )
+    own = {"rows": args.rows, "row_group": args.row_group}
+    own = {name: value for name, value in own.items() if value is not None}
+    if own and not network:
+        raise UsageError(
+            f"--{next(iter(own)).replace('_', '-')} needs the preset network, not {args.preset}",
+            remedy="Leave it out, or add --preset network",
+        )
     started = time.perf_counter()
+    written: Sequence[Any]
     with progress_bar("writing", "rows" if network else "images") as report:
-        written = (_network if network else _datasets)(args, report)
+        common = {name: getattr(args, name) for name in ("seed", "only", "workers")}
+        if network:
+            written = synthesize_network(args.dir, report=report, **common, **own)
+        else:
+            written = synthesize(args.dir, args.preset, args.episodes, report=report, **common)
     seconds = time.perf_counter() - started
     args.json.write({"datasets": [{**asdict(one), "path": str(one.path)} for one in written]})
     if args.json.on_stdout:
@@ -81,31 +94,3 @@ def run(args: argparse.Namespace) -> int:
     size = readable_bytes(sum(one.bytes for one in written))
     print(f"{', '.join(counts)}, {size} written to {args.dir} in {seconds:.1f} s")
     return 0
-
-
-def _datasets(args: argparse.Namespace, report: Any) -> list[Any]:
-    from headrace.testing.synth import synthesize
-
-    return synthesize(
-        args.dir,
-        preset=args.preset,
-        episodes=args.episodes,
-        seed=args.seed,
-        only=args.only,
-        workers=args.workers,
-        report=report,
-    )
-
-
-def _network(args: argparse.Namespace, report: Any) -> list[Any]:
-    from headrace.testing.network import synthesize_network
-
-    chosen = {"rows": args.rows, "row_group": args.row_group}
-    return synthesize_network(
-        args.dir,
-        seed=args.seed,
-        only=args.only,
-        workers=args.workers,
-        report=report,
-        **{name: value for name, value in chosen.items() if value is not None},
-    )

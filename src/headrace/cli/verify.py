@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.output import add_json_option, plural, readable_bytes
+from headrace.cli.output import (
+    add_json_option,
+    add_workers_option,
+    each_of,
+    plural,
+    print_failures,
+    readable_bytes,
+)
 
 if TYPE_CHECKING:
     from headrace.catalog.check import Verdict
@@ -34,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="leave damaged episodes out of the catalog from now on",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes (default: all CPUs)")
+    add_workers_option(parser)
     add_json_option(parser)
 
 
@@ -42,18 +48,13 @@ def run(args: argparse.Namespace) -> int:
     """Verify everything; 1 if anything is damaged or could not be verified."""
     from headrace.catalog.check import quarantine, verify
     from headrace.catalog.shards import ProgressBar, ShardPool
-    from headrace.errors import HeadraceError
     from headrace.formats.rlds import find_datasets
 
     folders = [folder for path in args.path for folder in find_datasets(path)]
-    verdicts: list[Verdict] = []
-    failures: list[HeadraceError] = []
     with ShardPool(args.workers) as pool, ProgressBar("verifying") as progress:
-        for folder in folders:
-            try:
-                verdicts.append(verify(folder, decode=args.decode, pool=pool, progress=progress))
-            except HeadraceError as error:
-                failures.append(error)
+        verdicts, failures = each_of(
+            folders, lambda each: verify(each, decode=args.decode, pool=pool, progress=progress)
+        )
     ok = not failures and all(verdict.ok for verdict in verdicts)
     args.json.write(
         {
@@ -70,24 +71,13 @@ def run(args: argparse.Namespace) -> int:
             count = quarantine(verdict)
             if not args.json.on_stdout:
                 print(f"{verdict.name} {verdict.version}: {plural(count, 'episode')} quarantined")
-    for failure in failures:
-        print(f"headrace verify: {failure}", file=sys.stderr)
+    print_failures("verify", failures)
     return 0 if ok else 1
 
 
 def _as_json(verdict: Verdict) -> dict[str, Any]:
-    return {
-        "name": verdict.name,
-        "version": verdict.version,
-        "path": str(verdict.path),
-        "ok": verdict.ok,
-        "records": verdict.records,
-        "steps": verdict.steps,
-        "bytes": verdict.bytes,
-        "frames_decoded": verdict.frames_decoded,
-        "damaged_episodes": verdict.damaged,
-        "findings": [asdict(finding) for finding in verdict.findings],
-    }
+    found = {"path": str(verdict.path), "ok": verdict.ok, "damaged_episodes": verdict.damaged}
+    return {**asdict(verdict), **found}
 
 
 def _print(verdict: Verdict) -> None:

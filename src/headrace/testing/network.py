@@ -17,9 +17,10 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from headrace.engine.machine import allowed_cpus
-from headrace.errors import DatasetError, HeadraceError, UnknownDatasetError, UsageError
-from headrace.jobs import ProcessPool, WorkerLost
 from headrace.testing.picture import seeded
-from headrace.testing.synth import Progress
+from headrace.testing.synth import (
+    Progress,
+    check_positive,
+    check_replaceable,
+    choose,
+    run_jobs,
+)
 from headrace.testing.writer import clear_errors, staged
 
 __all__ = ["FILES", "FULL_ROWS", "SCHEMA", "SynthesizedRows", "shard_table", "synthesize_network"]
@@ -43,6 +47,7 @@ FILES = {"train": 180, "test": 20}
 FULL_ROWS = 425_000
 _ROWS = 4096
 _ROW_GROUP = 1 << 20  # rows; pyarrow's own default
+_MARK = b"headrace.synth"  # in the metadata of every file: this one may be replaced
 _FEW_ROWS = 200_000  # done here in less time than it takes to start a worker
 
 
@@ -73,93 +78,45 @@ def synthesize_network(
     `report` counts rows. A split that is already there is replaced if it was synthesized, and
     is otherwise an error.
     """
-    for name, value in (("rows", rows), ("row_group", row_group), ("workers", workers)):
-        if value is not None and value < 1:
-            raise UsageError(f"{name} is {value}", remedy="Give at least 1")
-    chosen = _choose(files, only)
+    check_positive(rows=rows, row_group=row_group, workers=workers)
+    chosen = choose("network", files, only)
     targets = {split: Path(root) / split for split in chosen}
     for target in targets.values():
-        _check_replaceable(target)
+        check_replaceable(target, _was_synthesized)
+    first = dict(zip(files, accumulate(files.values(), initial=0), strict=False))
     sizes = dict.fromkeys(chosen, 0)
     with contextlib.ExitStack() as stack:
-        folders = {split: stack.enter_context(staged(target)) for split, target in targets.items()}
         jobs = []
-        number = 0
-        for split, count in files.items():
-            if split in chosen:
-                jobs += [
-                    _Job(split, shard, number + shard, rows, row_group, seed, str(folders[split]))
-                    for shard in range(count)
-                ]
-            number += count
-        count = workers if workers is not None else allowed_cpus()
-        done = 0
-        for job, size in _run(jobs, count):
-            sizes[job.split] += size
-            done += rows
-            if report is not None:
-                report(done, rows * len(jobs), job.split)
+        for split, target in targets.items():
+            folder = str(stack.enter_context(staged(target)))
+            jobs += [
+                asdict(_Job(split, shard, first[split] + shard, rows, row_group, seed, folder))
+                for shard in range(files[split])
+            ]
+        total = rows * len(jobs)
+        few = total < _FEW_ROWS
+        running = run_jobs(write_job, jobs, workers, few=few, progress=lambda *_: None)
+        with contextlib.closing(running) as results:
+            for done, (number, size) in enumerate(results, 1):
+                split = jobs[number]["dataset"]
+                sizes[split] += size
+                if report is not None:
+                    report(done * rows, total, split)
     return [
         SynthesizedRows(split, targets[split], files[split], files[split] * rows, sizes[split])
         for split in chosen
     ]
 
 
-def _run(jobs: list[_Job], workers: int) -> Generator[tuple[_Job, int], None, None]:
-    if min(workers, len(jobs)) < 2 or sum(job.rows for job in jobs) < _FEW_ROWS:
-        for job in jobs:
-            yield job, _write_shard(job)
-        return
-    with ProcessPool(f"{__name__}:work", min(workers, len(jobs))) as pool:
-        try:
-            for number, size in pool.run([asdict(job) for job in jobs], lambda *_: None):
-                yield jobs[number], size
-        except WorkerLost as lost:
-            raise HeadraceError(str(lost), remedy="If memory ran out, use workers=1") from None
-
-
-def _choose(files: Mapping[str, int], only: Iterable[str] | None) -> list[str]:
-    if only is None:
-        return list(files)
-    wanted = [only] if isinstance(only, str) else list(only)
-    for name in wanted:
-        if name not in files:
-            raise UnknownDatasetError(
-                f"{name!r} is not in the preset 'network'", remedy=f"It has: {', '.join(files)}"
-            )
-    if not wanted:
-        raise UsageError("only is empty", remedy=f"Name some of: {', '.join(files)}")
-    return [name for name in files if name in wanted]
-
-
-def _check_replaceable(target: Path) -> None:
-    """Only what was synthesized is ever replaced."""
-    if not target.exists():
-        return
-    try:
-        inside = list(target.iterdir())
-        ours = all(_MARK in (pq.read_schema(file).metadata or {}) for file in inside)
-    except (OSError, pa.ArrowInvalid):
-        ours = False
-    if not ours:
-        raise DatasetError(
-            "the folder exists and was not synthesized",
-            file=str(target),
-            remedy="Choose another folder, or move this one away",
-        )
-
-
-# -- one shard, written in this process or in another ----------------------------------------------
-
-# In the metadata of every file: this one was synthesized, and may be replaced.
-_MARK = b"headrace.synth"
+def _was_synthesized(target: Path) -> bool:
+    return all(_MARK in (pq.read_schema(file).metadata or {}) for file in target.iterdir())
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
     """One shard to write, as values that JSON can hold."""
 
-    split: str
+    dataset: str  #: the split
     shard: int  #: in the split
     number: int  #: over all splits, which follow each other in time
     rows: int
@@ -168,19 +125,15 @@ class _Job:
     folder: str
 
 
-def _write_shard(job: _Job) -> int:
-    """Write the shard; its size in bytes."""
+def write_job(values: dict[str, Any], _: Callable[[Any], None]) -> int:
+    """Write a shard; its size in bytes."""
+    job = _Job(**values)
     table = shard_table(job.seed, job.number, job.rows)
     table = table.replace_schema_metadata({_MARK: f"seed {job.seed}".encode()})
     path = Path(job.folder) / f"shard_{job.shard:04d}.parquet"
     with clear_errors(path):
         pq.write_table(table, path, compression="snappy", row_group_size=job.row_group)
         return path.stat().st_size
-
-
-def work(job: dict[str, Any], _: Callable[[Any], None]) -> int:
-    pa.set_cpu_count(1)  # the workers are the parallelism
-    return _write_shard(_Job(**job))
 
 
 # -- its rows --------------------------------------------------------------------------------------
@@ -209,51 +162,39 @@ _KINDS = ("ping", "traceroute")
 _Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
 class _World:
     """The probes and destinations of a seed."""
 
-    seed: int
-
-    @cached_property
-    def _rng(self) -> np.random.Generator:
-        return seeded(self.seed, "network")
-
-    @cached_property
-    def places(self) -> _Floats:
-        """Where everybody is on a sphere, probes first."""
-        place = self._rng.standard_normal((_PROBES + _DESTINATIONS, 3))
-        length: _Floats = np.sqrt((place**2).sum(axis=1, keepdims=True))
-        return place / length
-
-    @cached_property
-    def last_mile(self) -> _Floats:
-        """Milliseconds that every answer to a probe takes at least."""
-        return np.exp(seeded(self.seed, "last mile").normal(1.2, 0.8, _PROBES))
-
-    @cached_property
-    def popularity(self) -> _Floats:
-        """How often each destination is measured, as a distribution to look up in."""
-        weights = 1 / np.arange(1, _DESTINATIONS + 1) ** 0.9
-        share: _Floats = np.cumsum(weights) / weights.sum()
-        return share
-
-    @cached_property
-    def texts(self) -> tuple[Any, Any]:
-        """The addresses of everybody, of both versions."""
-        rng = seeded(self.seed, "addresses")
+    def __init__(self, seed: int) -> None:
         count = _PROBES + _DESTINATIONS
+        place = seeded(seed, "network").standard_normal((count, 3))
+        #: Where everybody is on a sphere, probes first.
+        self.places: _Floats = place / np.sqrt((place**2).sum(axis=1, keepdims=True))
+        #: Milliseconds that every answer to a probe takes at least.
+        self.last_mile: _Floats = np.exp(seeded(seed, "last mile").normal(1.2, 0.8, _PROBES))
+        weights = 1 / np.arange(1, _DESTINATIONS + 1) ** 0.9
+        #: How often each destination is measured, as a distribution to look up in.
+        self.popularity: _Floats = np.cumsum(weights) / weights.sum()
+        rng = seeded(seed, "addresses")
         four = rng.integers(0x0B000000, 0xDF000000, count)
         six = rng.integers(0, 1 << 62, (count, 2))
-        return (
-            pa.array([str(ipaddress.IPv4Address(int(value))) for value in four]),
-            pa.array(
-                [
-                    str(ipaddress.IPv6Address(0x2001 << 112 | int(a) >> 14 << 64 | int(b)))
-                    for a, b in six
-                ]
-            ),
+        self._addresses = pa.array(
+            [str(ipaddress.IPv4Address(int(value))) for value in four]
+            + [
+                str(ipaddress.IPv6Address(0x2001 << 112 | int(a) >> 14 << 64 | int(b)))
+                for a, b in six
+            ]
         )
+
+    def addresses(
+        self,
+        who: npt.NDArray[np.int64],
+        six: npt.NDArray[np.bool_],
+        missing: npt.NDArray[np.bool_],
+    ) -> Any:
+        """Addresses of version six or four; null where missing."""
+        places = np.where(six, _PROBES + _DESTINATIONS, 0) + who
+        return self._addresses.take(pa.array(places, mask=missing))
 
     def base_rtt(self, probe: npt.NDArray[np.int64], destination: npt.NDArray[np.int64]) -> _Floats:
         """Milliseconds between two, without noise: light in a fibre, and the last mile."""
@@ -263,9 +204,7 @@ class _World:
         return millis
 
 
-@lru_cache(maxsize=2)
-def _world(seed: int) -> _World:
-    return _World(seed)
+_world = lru_cache(maxsize=2)(_World)
 
 
 def shard_table(seed: int, number: int, rows: int) -> Any:
@@ -282,8 +221,8 @@ def shard_table(seed: int, number: int, rows: int) -> Any:
         [
             pa.array(1000 + probe),
             pa.array(_times(rng, number, rows), pa.timestamp("ns", tz="UTC")),
-            _addresses(world, probe, six, rng.random(rows) < _NO_SRC),
-            _addresses(world, _PROBES + destination, six, rng.random(rows) < _NO_DST),
+            world.addresses(probe, six, rng.random(rows) < _NO_SRC),
+            world.addresses(_PROBES + destination, six, rng.random(rows) < _NO_DST),
             pa.array(np.where(six, 6, 4).astype(np.int64)),
             pa.array(rtt),
             pa.DictionaryArray.from_arrays(
@@ -303,14 +242,3 @@ def _times(rng: np.random.Generator, number: int, rows: int) -> npt.NDArray[np.i
     moment = np.cumsum(gaps)
     within: npt.NDArray[np.int64] = (moment / moment[-1] * (share - 1)).astype(np.int64)
     return within + (_START + number * share)
-
-
-def _addresses(
-    world: _World,
-    who: npt.NDArray[np.int64],
-    six: npt.NDArray[np.bool_],
-    missing: npt.NDArray[np.bool_],
-) -> Any:
-    pool = pa.concat_arrays(world.texts)
-    codes = pa.array(np.where(six, len(world.texts[0]), 0) + who, mask=missing)
-    return pool.take(codes)

@@ -7,8 +7,8 @@ back inside steps: a tensor of shape (0,) and a sequence of fixed length.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -100,40 +100,25 @@ def columns(feature: f.Feature, rows: list[Any]) -> Any:
 PLAIN_METADATA = f.FeaturesDict({"file_path": f.Text(), "episode_id": f.Scalar("int32")})
 
 
-@dataclass
 class Scenes:
     """The pictures of one episode, drawn on first use."""
 
-    name: str
-    number: int
-    seed: int
-    episode: int
-    count: int
-    path: npt.NDArray[np.float32] = field(init=False)
-    _made: dict[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.path = draw_path(seeded(self.seed, self.name, self.episode, 8), self.count)
+    def __init__(self, name: str, number: int, seed: int, episode: int, count: int) -> None:
+        self.path = draw_path(seeded(seed, name, episode, 8), count)
+        self._view = partial(View, name, number)
+        self._scene = cache(lambda view: Scene(view, seed, episode, tuple(self.path[-1, :2])))
+        self._depth = cache(lambda view, dtype: DepthScene(view, seed, episode, dtype))
 
     def picture(
         self, t: int, camera: str, height: int, width: int, channels: int = 3, number: int = 0
     ) -> npt.NDArray[np.uint8]:
         """A picture of step t; `number` is the camera's, in the tag."""
-        key = f"{camera} {height} {width} {channels}"
-        if key not in self._made:
-            view = View(self.name, self.number, number, camera, height, width, channels)
-            goal = float(self.path[-1, 0]), float(self.path[-1, 1])
-            self._made[key] = Scene(view, self.seed, self.episode, goal)
-        pixels: npt.NDArray[np.uint8] = self._made[key].frame(t, self.path[t])
-        return pixels
+        scene = self._scene(self._view(number, camera, height, width, channels))
+        return scene.frame(t, self.path[t])
 
     def depth(self, t: int, camera: str, size: int, dtype: str) -> npt.NDArray[Any]:
         """A depth picture of step t."""
-        if camera not in self._made:
-            view = View(self.name, self.number, 0, camera, size, size)
-            self._made[camera] = DepthScene(view, self.seed, self.episode, dtype)
-        depth: npt.NDArray[Any] = self._made[camera].frame(t, self.path[t])
-        return depth
+        return self._depth(self._view(0, camera, size, size), dtype).frame(t, self.path[t])
 
 
 @dataclass(frozen=True)

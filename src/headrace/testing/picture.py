@@ -254,12 +254,12 @@ def _make_surface(
     seed: int, dataset: str, number: int, camera: int, height: int, width: int, close: bool
 ) -> _Surface:
     """The surface that all episodes of a dataset share, as one camera sees it."""
-    rng = np.random.default_rng([seed, zlib.crc32(dataset.encode()), 3])
+    rng = seeded(seed, dataset, 3)
     table = _hsv_colour(0.6180339887 * number, rng.uniform(30, 85), rng.uniform(125, 190))
     wall = _hsv_colour(0.6180339887 * number + 0.4, rng.uniform(5, 40), rng.uniform(150, 225))
     material = _MATERIALS[number % len(_MATERIALS)]
     grain = float(rng.uniform(0.85, 1.35))
-    rng = np.random.default_rng([seed, zlib.crc32(dataset.encode()), 4, camera])
+    rng = seeded(seed, dataset, 4, camera)
     zoom = 2.2 if close else 1.0
     pixels = table + material(rng, height, width, zoom)[..., None] * (table / 160 + 0.2)
     pixels += _fractal(rng, height, width)[..., None]

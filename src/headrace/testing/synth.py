@@ -12,18 +12,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-import cv2
-
 from headrace.config.typed import nearest
 from headrace.engine.machine import allowed_cpus
 from headrace.errors import DatasetError, HeadraceError, UnknownDatasetError, UsageError
-from headrace.jobs import ProcessPool, WorkerLost
+from headrace.jobs import Perform, ProcessPool, WorkerLost
 from headrace.testing import features as f
 from headrace.testing import odd, oxe29
 from headrace.testing.writer import (
@@ -81,6 +79,7 @@ PRESETS: dict[str, Callable[[], dict[str, Any]]] = {
 Progress: TypeAlias = Callable[[int, int, str], None]
 
 _MODULE = "headrace.testing.synth"  # in dataset_info.json: this folder may be replaced
+_FEW_FRAMES = 400  # done here in less time than it takes to start a worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +94,34 @@ class Synthesized:
     bytes: int  #: of all files
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One shard to write, as values that JSON can hold."""
+
+    preset: str
+    dataset: str
+    split: str
+    shard: int
+    of: int
+    episodes: list[int]
+    seed: int
+    max_steps: int | None
+    folder: str  #: where the shard goes
+    steps: int
+    frames: int  #: images in it, depth included
+    pixels: int  #: of all of them: a measure of the work
+
+
 @dataclass
 class _Writing:
-    """A dataset under way: its hidden folder and the shards that are done."""
+    """A dataset under way: its hidden folder, its shards, and those that are done."""
 
     dataset: SyntheticDataset
     target: Path
     folder: Path
-    missing: int
     close: Callable[[], None]
-    shards: dict[str, dict[int, _Result]]
+    jobs: list[_Job]
+    done: dict[tuple[str, int], ShardReport] = field(default_factory=dict)
 
 
 def synthesize(
@@ -125,94 +142,66 @@ def synthesize(
     processors this process may use. A dataset that is already there is replaced if it was
     synthesized, and is otherwise an error.
     """
-    chosen = _choose(preset, only)
-    if episodes < 1:
-        raise UsageError(f"episodes is {episodes}", remedy="Give at least 1")
-    if workers is not None and workers < 1:
-        raise UsageError(f"workers is {workers}", remedy="Give at least 1")
-    targets = {name: Path(root) / made.dir / made.version for name, made in chosen.items()}
+    if preset not in PRESETS:
+        known = f"Known: {', '.join(PRESETS)}"
+        raise UsageError(f"unknown preset {preset!r}", remedy=nearest(preset, PRESETS) + known)
+    datasets: dict[str, SyntheticDataset] = PRESETS[preset]()
+    folders = {made.dir: name for name, made in datasets.items()}
+    chosen = choose(preset, list(datasets), only, folders)
+    check_positive(episodes=episodes, workers=workers)
+    targets = {name: Path(root) / datasets[name].dir / datasets[name].version for name in chosen}
     for target in targets.values():
-        _check_replaceable(target)
+        check_replaceable(target, _was_synthesized)
 
-    with contextlib.ExitStack() as open_datasets:
+    with contextlib.ExitStack() as unfinished:
         writing: dict[str, _Writing] = {}
-        jobs: list[_Job] = []
-        for name, dataset in chosen.items():
-            stage = open_datasets.enter_context(contextlib.ExitStack())
+        for name in chosen:
+            stage = unfinished.enter_context(contextlib.ExitStack())
             folder = stage.enter_context(staged(targets[name]))
-            own = _plan_shards(preset, dataset, folder, episodes, seed, _max_steps)
-            shards: dict[str, dict[int, _Result]] = {job.split: {} for job in own}
-            writing[name] = _Writing(dataset, targets[name], folder, len(own), stage.close, shards)
-            jobs += own
+            own = _plan_shards(preset, datasets[name], folder, episodes, seed, _max_steps)
+            writing[name] = _Writing(datasets[name], targets[name], folder, stage.close, own)
         # Largest first, so that the workers finish together.
-        jobs.sort(key=lambda job: job.pixels, reverse=True)
+        jobs = sorted(
+            (job for each in writing.values() for job in each.jobs),
+            key=lambda job: job.pixels,
+            reverse=True,
+        )
         total, done = sum(job.frames for job in jobs), 0
         made: dict[str, Synthesized] = {}
 
-        def progress(job: _Job, frames: int) -> None:
+        def progress(number: int, frames: int) -> None:
             nonlocal done
             done += frames
             if report is not None:
-                report(done, total, job.dataset)
+                report(done, total, jobs[number].dataset)
 
-        count = workers if workers is not None else allowed_cpus()
-        with contextlib.closing(_run_jobs(jobs, count, progress)) as results:
-            for job, result in results:
+        plain = [asdict(job) for job in jobs]
+        running = run_jobs(write_job, plain, workers, few=total < _FEW_FRAMES, progress=progress)
+        with contextlib.closing(running) as results:
+            for number, result in results:
+                job = jobs[number]
                 under_way = writing[job.dataset]
-                under_way.shards[job.split][job.shard] = result
-                under_way.missing -= 1
-                if not under_way.missing:
+                under_way.done[job.split, job.shard] = ShardReport(**result)
+                if len(under_way.done) == len(under_way.jobs):
                     made[job.dataset] = _finish(under_way, preset, seed)
     return [made[name] for name in chosen]
 
 
-def _choose(preset: str, only: Iterable[str] | None) -> dict[str, SyntheticDataset]:
-    if preset not in PRESETS:
-        known = f"Known: {', '.join(PRESETS)}"
-        raise UsageError(f"unknown preset {preset!r}", remedy=nearest(preset, PRESETS) + known)
-    datasets = PRESETS[preset]()
-    if only is None:
-        return datasets
-    names = {made.dir: name for name, made in datasets.items()} | {name: name for name in datasets}
-    wanted = [only] if isinstance(only, str) else list(only)
-    if not wanted:
-        raise UsageError("only is empty", remedy=f"Name some of: {', '.join(datasets)}")
-    for name in wanted:
-        if name not in names:
-            raise UnknownDatasetError(
-                f"{name!r} is not in the preset {preset!r}",
-                remedy=nearest(name, names) + f"It has: {', '.join(datasets)}",
-            )
-    picked = {names[name] for name in wanted}
-    return {name: made for name, made in datasets.items() if name in picked}
-
-
-def _check_replaceable(target: Path) -> None:
-    """Only what was synthesized is ever replaced."""
-    if not target.exists():
-        return
-    try:
-        info = json.loads((target / "dataset_info.json").read_text("utf-8"))
-    except (OSError, ValueError):
-        info = None
-    if not isinstance(info, dict) or info.get("moduleName") != _MODULE:
-        raise DatasetError(
-            "the folder exists and was not synthesized",
-            file=str(target),
-            remedy="Choose another folder, or move this one away",
-        )
+def _was_synthesized(target: Path) -> bool:
+    info = json.loads((target / "dataset_info.json").read_text("utf-8"))
+    return isinstance(info, dict) and info.get("moduleName") == _MODULE
 
 
 def _finish(writing: _Writing, preset: str, seed: int) -> Synthesized:
     """Write the metadata and let the dataset appear."""
-    dataset, shards = writing.dataset, writing.shards
+    dataset, jobs = writing.dataset, writing.jobs
+    splits: dict[str, list[ShardReport]] = {job.split: [] for job in jobs}
+    for job in jobs:
+        splits[job.split].append(writing.done[job.split, job.shard])
     write_metadata(
         writing.folder,
         dataset.features,
-        {
-            split: [ShardReport(done[i].records, done[i].bytes) for i in sorted(done)]
-            for split, done in shards.items()
-        },
+        splits,
         name=dataset.dir,
         version=dataset.version,
         description=f"Synthetic: preset {preset}, seed {seed}.",
@@ -221,45 +210,17 @@ def _finish(writing: _Writing, preset: str, seed: int) -> Synthesized:
     )
     size = sum(file.stat().st_size for file in writing.folder.iterdir())
     writing.close()
-    results = [result for done in shards.values() for result in done.values()]
     return Synthesized(
         name=dataset.name,
         path=writing.target,
-        episodes=sum(result.records for result in results),
-        steps=sum(result.steps for result in results),
-        frames=sum(result.frames for result in results),
+        episodes=sum(len(job.episodes) for job in jobs),
+        steps=sum(job.steps for job in jobs),
+        frames=sum(job.frames for job in jobs),
         bytes=size,
     )
 
 
-# -- shards: the work, in this process or in others ------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """One shard to write, as values that JSON can hold."""
-
-    preset: str
-    dataset: str
-    split: str
-    shard: int
-    of: int
-    episodes: list[int]
-    seed: int
-    max_steps: int | None
-    folder: str  #: where the shard goes
-    frames: int  #: images in it, depth included
-    pixels: int  #: of all of them: a measure of the work
-
-
-@dataclass(frozen=True, slots=True)
-class _Result:
-    """What a job wrote."""
-
-    records: int
-    bytes: int
-    steps: int
-    frames: int
+# -- shards ----------------------------------------------------------------------------------------
 
 
 def _frames_of(dataset: SyntheticDataset) -> tuple[int, int]:
@@ -298,6 +259,7 @@ def _plan_shards(
                     seed=seed,
                     max_steps=max_steps,
                     folder=str(folder),
+                    steps=steps,
                     frames=images * steps,
                     pixels=pixels * steps,
                 )
@@ -305,56 +267,93 @@ def _plan_shards(
     return jobs
 
 
-def _write_job(job: _Job, report: Callable[[int], None]) -> _Result:
+def write_job(values: dict[str, Any], report: Callable[[Any], None]) -> dict[str, int]:
     """Write the shard of a job; `report` is called with the frames of each episode."""
+    job = _Job(**values)
     dataset: SyntheticDataset = PRESETS[job.preset]()[job.dataset]
     images, _ = _frames_of(dataset)
     path = Path(job.folder) / shard_name(dataset.dir, job.split, job.shard, job.of)
-    steps = 0
 
-    def made() -> Iterator[Values]:
-        nonlocal steps
+    def episodes() -> Iterator[Values]:
         for number in job.episodes:
             yield dataset.episode(job.seed, number, job.max_steps)
-            length = dataset.steps(job.seed, number, job.max_steps)
-            steps += length
-            report(images * length)
+            report(images * dataset.steps(job.seed, number, job.max_steps))
 
     first = job.episodes[0] if job.episodes else 0
-    shard = write_shard(path, dataset.features, made(), first)
-    return _Result(shard.records, shard.bytes, steps, images * steps)
+    return asdict(write_shard(path, dataset.features, episodes(), first))
 
 
-_FEW_FRAMES = 400  # done here in less time than it takes to start a worker
+# -- what every preset needs, those of Parquet files too -------------------------------------------
 
 
-def _run_jobs(
-    jobs: list[_Job], workers: int, progress: Callable[[_Job, int], None]
-) -> Generator[tuple[_Job, _Result], None, None]:
-    """Do all jobs in the given order and yield each as it is done.
+def check_positive(**numbers: int | None) -> None:
+    """Refuse numbers below 1; None stands for a default."""
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise UsageError(f"{name} is {value}", remedy="Give at least 1")
 
-    `progress` is called with a job and the frames it has just written.
-    """
-    if min(workers, len(jobs)) < 2 or sum(job.frames for job in jobs) < _FEW_FRAMES:
-        for job in jobs:
-            yield job, _write_job(job, partial(progress, job))
+
+def choose(
+    preset: str,
+    names: Iterable[str],
+    only: Iterable[str] | None,
+    aliases: Mapping[str, str] | None = None,
+) -> list[str]:
+    """The names of a preset that are in `only`, in the preset's order; all where it is None."""
+    names = list(names)
+    if only is None:
+        return names
+    meant = {**(aliases or {}), **{name: name for name in names}}
+    wanted = [only] if isinstance(only, str) else list(only)
+    if not wanted:
+        raise UsageError("only is empty", remedy=f"Name some of: {', '.join(names)}")
+    for name in wanted:
+        if name not in meant:
+            raise UnknownDatasetError(
+                f"{name!r} is not in the preset {preset!r}",
+                remedy=nearest(name, meant) + f"It has: {', '.join(names)}",
+            )
+    picked = {meant[name] for name in wanted}
+    return [name for name in names if name in picked]
+
+
+def check_replaceable(target: Path, was_synthesized: Callable[[Path], bool]) -> None:
+    """Refuse a folder that exists and was not synthesized."""
+    if not target.exists():
         return
-    with ProcessPool(f"{__name__}:work", workers) as pool:
+    with contextlib.suppress(OSError, ValueError):
+        if was_synthesized(target):
+            return
+    raise DatasetError(
+        "the folder exists and was not synthesized",
+        file=str(target),
+        remedy="Choose another folder, or move this one away",
+    )
+
+
+def run_jobs(
+    write: Perform,
+    jobs: list[dict[str, Any]],
+    workers: int | None,
+    *,
+    few: bool,
+    progress: Callable[[int, Any], None],
+) -> Generator[tuple[int, Any], None, None]:
+    """Do all jobs in the given order and yield (number, result) of each as it is done.
+
+    `few`: there is so little to do that it is done in this process.
+    """
+    count = min(workers or allowed_cpus(), len(jobs))
+    if few or count < 2:
+        for number, job in enumerate(jobs):
+            yield number, write(job, partial(progress, number))
+        return
+    with ProcessPool(f"{write.__module__}:{write.__name__}", count) as pool:
         try:
-            for number, result in pool.run(
-                [asdict(job) for job in jobs],
-                lambda number, frames: progress(jobs[number], frames),
-            ):
-                yield jobs[number], _Result(**result)
+            yield from pool.run(jobs, progress)
         except WorkerLost as lost:
             raise HeadraceError(
                 str(lost),
-                dataset=jobs[lost.job].dataset,
+                dataset=jobs[lost.job]["dataset"],
                 remedy="If memory ran out, use workers=1",
             ) from None
-
-
-def work(job: dict[str, Any], report: Callable[[Any], None]) -> dict[str, Any]:
-    """What a worker process does for each job."""
-    cv2.setNumThreads(1)  # the workers are the parallelism
-    return asdict(_write_job(_Job(**job), report))

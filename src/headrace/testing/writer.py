@@ -29,6 +29,7 @@ from typing import Any, BinaryIO, TypeAlias
 import crc32c
 import numpy as np
 import numpy.typing as npt
+import psutil
 
 from headrace.errors import DatasetError, UsageError
 from headrace.files import atomic_write
@@ -201,13 +202,11 @@ def clear_errors(path: Path) -> Iterator[None]:
 
 def _move_into_place(stage: Path, target: Path) -> None:
     """Two renames where a target exists: in between there is no dataset, never a mixed one."""
-    if target.exists():
-        old = stage.with_name(f"{stage.name}-old")
+    old = stage.with_name(f"{stage.name}-old")
+    with contextlib.suppress(FileNotFoundError):
         target.rename(old)
-        stage.rename(target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        stage.rename(target)
+    stage.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _sweep(target: Path) -> None:
@@ -215,18 +214,8 @@ def _sweep(target: Path) -> None:
     prefix = f".{target.name}{_STAGE}-{socket.gethostname()}-"
     for left in target.parent.glob(f"{prefix}*"):
         process = left.name.removeprefix(prefix).partition("-")[0]
-        if process.isdecimal() and not _alive(int(process)):
+        if process.isdecimal() and not psutil.pid_exists(int(process)):
             shutil.rmtree(left, ignore_errors=True)
-
-
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 # -- an episode as a tf.train.Example, as TFDS serialises it ---------------------------------------
@@ -362,12 +351,12 @@ def _numbers(items: Any, shape: f.Shape, dtype: str, key: str) -> tuple[bytes, _
     if array.dtype.kind != "f":
         return _INTS, _ints(array)
     data = array.astype("<f4").tobytes()
-    return _FLOATS, [_FIRST, varint(len(data)), data] if data else []
+    return _FLOATS, _blobs([data] if data else [])
 
 
 def _ints(array: npt.NDArray[Any]) -> _Chunks:
     data = encode_varints(array)
-    return [_FIRST, varint(len(data)), data] if data else []
+    return _blobs([data] if data else [])
 
 
 def _strings(items: Sequence[str | bytes]) -> _Chunks:
