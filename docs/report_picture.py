@@ -11,7 +11,7 @@ from pathlib import Path
 import cv2
 
 OUT = Path(__file__).parent / "report.png"
-WIDTH, HEIGHT = 1120, 2150
+WIDTH, HEIGHT = 1120, 2205
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         shot = Path(root, "shot.png")
         command = [
-            "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+            "chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
             f"--user-data-dir={root}/profile", f"--window-size={WIDTH},{HEIGHT}",
             "--blink-settings=preferredColorScheme=1", f"--screenshot={shot}", page.as_uri(),
         ]  # fmt: skip

@@ -243,6 +243,9 @@ class PairDecoder:
         self._dtype = stored.dtype
         self._options = job.loader
         self._own = threading.local()
+        # Before workers are forked: in a child OpenCV would wait for pool threads that the fork
+        # left behind.
+        use_one_thread_per_call()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_own"}
@@ -250,6 +253,7 @@ class PairDecoder:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._own = threading.local()
+        use_one_thread_per_call()
 
     def shape(self, count: int) -> tuple[int, ...]:
         """Of the frames of so many samples."""
@@ -280,7 +284,6 @@ class PairDecoder:
     def _decoder(self) -> FrameDecoder:
         decoder: FrameDecoder | None = getattr(self._own, "decoder", None)
         if decoder is None:
-            use_one_thread_per_call()
             decoder = self._own.decoder = FrameDecoder(filter=self._options.resize)
         return decoder
 

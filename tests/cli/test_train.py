@@ -91,7 +91,7 @@ def test_the_defaults_of_the_dataclasses_are_in_the_composed_config():
     values = compose(["experiment=laq_oxe_local"]).values
     assert values["training"] == plain(TrainingOptions())
     assert values["logging"] == plain(LoggingOptions())
-    shared = {"image_size": None, "seed": None}
+    shared = {"image_size": None, "seed": None, "action": "sum"}
     assert values["data"]["loader"] == {**plain(LoadingOptions()), **shared}
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import contextmanager
 from importlib.util import find_spec
 
+import cv2
 import numpy as np
 import pytest
 
@@ -119,6 +120,16 @@ def pairs(samples):
             number = shard << 32 | info.record
             found += [(source.name, number, t) for t in range(info.steps - source.k)]
     return found
+
+
+def test_no_worker_is_forked_while_opencv_has_threads(baseline, data, folders):
+    # A forked child that sets their number would wait for threads that it does not have.
+    if baseline.name == "tfdata":
+        pytest.skip("it decodes without OpenCV")
+    cv2.setNumThreads(2)
+    with opened(baseline, make_job(data), folders) as backend:
+        next(iter(backend))
+        assert cv2.getNumThreads() == 1
 
 
 def test_batches_hold_what_the_catalog_holds(baseline, data, folders):

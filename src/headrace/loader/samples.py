@@ -50,6 +50,9 @@ class MixtureSamples(OpenedMixture):
         self.specs: dict[str, ArraySpec] = batch_specs(options, self.sources)
         self._planner = Planner(self.sources, self.episodes, options, self.sampler)
         self._own = threading.local()
+        # Callers have as many threads or processes as CPUs. Here and not in the worker: in a forked
+        # child OpenCV would wait for pool threads that the fork left behind.
+        use_one_thread_per_call()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_own"}
@@ -57,6 +60,7 @@ class MixtureSamples(OpenedMixture):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._own = threading.local()
+        use_one_thread_per_call()
 
     def draws(self, picked: npt.ArrayLike) -> Draws:
         """Samples that someone else has picked: [n, 3], source, episode and t of each."""
@@ -93,7 +97,6 @@ class MixtureSamples(OpenedMixture):
         """This thread's filler, in this process."""
         filler: SampleFiller | None = getattr(self._own, "filler", None)
         if filler is None:
-            use_one_thread_per_call()  # callers have as many threads or processes as CPUs
             threads, _ = requested_workers(self.options.workers)
             work = SampleWork(self.sources, self.options, shared_files(), threads)
             filler = self._own.filler = work.open(_NoBudget())
