@@ -18,7 +18,6 @@ from headrace.measure import theme
 from headrace.testing import synthesize
 from headrace.tuning.study import read_study, run_study
 from headrace.tuning.study.ledger import Ledger
-from headrace.tuning.study.run import order
 from headrace.tuning.study.trial import Attempt, Guard, Trial
 from tests.tuning.test_study_trial import gone, wait_until
 
@@ -300,13 +299,6 @@ def test_a_full_disk_names_the_file_and_the_study_resumes_later(here, small_disk
 
 
 # -- parts ---------------------------------------------------------------------------------------
-
-
-def test_rounds_take_turns_with_every_trial_in_each():
-    found = order(4, 3)
-    for number in range(3):
-        assert sorted(which for r, which in found if r == number) == [0, 1, 2, 3]
-    assert [which for r, which in found if r == 1] == [1, 2, 3, 0]
 
 
 def test_the_ledger_knows_what_still_holds_under_another_guard(tmp_path):

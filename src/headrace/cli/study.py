@@ -119,15 +119,10 @@ def _study(args: argparse.Namespace) -> Study:
     study = read_study(args.study, args.overrides, args.add)
     if args.seconds is not None:
         study = replace(study, seconds=args.seconds, steps=None)
-    if args.repeats is not None:
-        study = replace(study, repeats=args.repeats)
-    if args.mixture is not None:
-        study = replace(study, mixture=args.mixture)
-    if args.floor is not None:
-        study = replace(study, guard=replace(study.guard, min_available=args.floor))
-    if args.timeout is not None:
-        study = replace(study, guard=replace(study.guard, timeout_s=args.timeout))
-    return study
+    given = {"repeats": args.repeats, "mixture": args.mixture}
+    limits = {"min_available": args.floor, "timeout_s": args.timeout}
+    guard = replace(study.guard, **{k: v for k, v in limits.items() if v is not None})
+    return replace(study, guard=guard, **{k: v for k, v in given.items() if v is not None})
 
 
 def _print(found: Finished) -> None:

@@ -232,7 +232,6 @@ class Search:
     _combined: set[str] = field(default_factory=set)  # combinations that were queued
     _costs: list[float] = field(default_factory=list)
     _disproved: set[str] = field(default_factory=set)
-    _failed: int = 0  # proofs
     _proving: bool = False
     _finalist: Changes = field(default_factory=dict)
     _final: tuple[list[Attempt], ...] = ()  # of the defaults and of the finalist
@@ -289,7 +288,7 @@ class Search:
     @property
     def _needed(self) -> int:
         """Final rounds of a proof: one more for each that failed, as more tries find more luck."""
-        return FINAL_ROUNDS + self._failed
+        return FINAL_ROUNDS + len(self._disproved)
 
     @property
     def _alone(self) -> bool:
@@ -412,7 +411,6 @@ class Search:
         if not self._proving or self.found("time").proved:
             return False
         self._disproved.add(words(self._finalist))
-        self._failed += 1
         self._proving = False
         return True
 

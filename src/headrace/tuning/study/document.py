@@ -17,7 +17,7 @@ import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -326,8 +326,7 @@ def _split(base: BenchSettings, overrides: Sequence[str]) -> tuple[BenchSettings
     for one, other in (("steps", "seconds"), ("seconds", "steps")):
         if one in given:
             given.setdefault(other, None)
-    values = {each.name: getattr(base, each.name) for each in fields(BenchSettings)}
-    return typed(BenchSettings, {**values, **given}, "bench"), tuple(rest)
+    return typed(BenchSettings, {**asdict(base), **given}, "bench"), tuple(rest)
 
 
 def _check_effect(backend: str, overrides: Sequence[str]) -> None:

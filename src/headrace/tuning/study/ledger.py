@@ -54,9 +54,6 @@ class Ledger:
                 entry = json.loads(line)
                 self._found[entry["key"], entry["round"]] = entry
 
-    def __repr__(self) -> str:
-        return f"<Ledger {self._path}: {len(self._found)} runs>"
-
     def __len__(self) -> int:
         return len(self._found)
 
