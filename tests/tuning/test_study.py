@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from headrace.cli.main import main
+from headrace.engine.machine import descendants
 from headrace.files import locked
 from headrace.measure import theme
-from headrace.measure.machine import descendants
 from headrace.testing import synthesize
 from headrace.tuning.study import read_study, run_study
 from headrace.tuning.study.ledger import Ledger

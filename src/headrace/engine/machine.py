@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ __all__ = [
     "allowed_cpus",
     "allowed_memory",
     "available_memory",
+    "descendants",
     "keep_freed_memory",
     "memory_groups",
 ]
@@ -200,3 +202,20 @@ def _entry(path: Path, name: str) -> int:
     except (OSError, ValueError):
         pass
     return 0
+
+
+def descendants(pid: int) -> list[int]:
+    """A process and all below it that are there now.
+
+    By the kernel's lists of children. `psutil.Process.children` looks at every process of the
+    machine instead: 30 us for each (measured), twice a second beside what is being measured.
+    """
+    found, waiting = [], [pid]
+    while waiting:
+        process = waiting.pop()
+        found.append(process)
+        with suppress(OSError):  # it has ended meanwhile
+            for task in (_PROC / str(process) / "task").iterdir():
+                with suppress(OSError):
+                    waiting += map(int, (task / "children").read_text().split())
+    return found

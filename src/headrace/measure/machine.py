@@ -15,12 +15,11 @@ from typing import Any
 
 import psutil
 
-from headrace.engine.machine import allowed_cpus
+from headrace.engine.machine import allowed_cpus, descendants
 
 __all__ = [
     "MemoryWatch",
     "TreeMemory",
-    "descendants",
     "finish_queued_work",
     "machine_facts",
     "tree_cpu_seconds",
@@ -117,23 +116,6 @@ class TreeMemory:
 
     rss: int  #: bytes resident
     anonymous: int  #: of these, not backed by files: what cannot be dropped under pressure
-
-
-def descendants(pid: int) -> list[int]:
-    """A process and all below it that are there now.
-
-    By the kernel's lists of children. `psutil.Process.children` looks at every process of the
-    machine instead: 30 us for each (measured), twice a second beside what is being measured.
-    """
-    found, waiting = [], [pid]
-    while waiting:
-        process = waiting.pop()
-        found.append(process)
-        with suppress(OSError):  # it has ended meanwhile
-            for task in (_PROC / str(process) / "task").iterdir():
-                with suppress(OSError):
-                    waiting += map(int, (task / "children").read_text().split())
-    return found
 
 
 def _tree(pid: int) -> Iterator[psutil.Process]:

@@ -6,13 +6,13 @@
 >>> for batch in dataset:                                                      # doctest: +SKIP
 ...     train_step(batch)
 
-A pipeline is put together in the order that works:
+The stages of a pipeline, in the order in which Grain needs them:
 
     source -> shuffle -> transform and batch -> to_iter_dataset -> mp_prefetch
 
-Draw numbers take the place of elements until a batch is made: the order is computed, not stored,
-and a batch is read and transformed straight into its arrays. Grain brings the threads or worker
-processes, the prefetching, and the iterator that checkpoints know.
+Elements are draw numbers until a batch is made: the order is computed, not stored, and a batch is
+read and transformed straight into its arrays. Grain provides the threads or worker processes, the
+prefetching, and the iterator that checkpoints save.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ __all__ = [
 ]
 
 _ENDLESS = 1 << 62  # Grain's own `repeat` gives such a length too
-_MOST_THREADS = 8  # a transform is Python: more threads than this only wait for each other
-#: Options of headrace's own loaders that Grain decides on by itself.
+_MOST_THREADS = 8  # transforms hold Python's lock: more threads only wait for each other
+#: Options of headrace's own loaders that have no meaning for Grain.
 _OF_GRAIN = ("workers", "memory", "keep_free")
 
 
@@ -97,9 +97,9 @@ def _first_row(batch: Mapping[str, Any]) -> dict[str, Any]:
 class WindowSource:
     """Windows of rows for Grain; element i is window i, transformed.
 
-    It goes wherever Grain wants a `RandomAccessDataSource`: it can be sent to worker processes, and
-    its repr, which Grain compares with that of a checkpoint, is the same in every process and
-    folder. `grain_pipeline` and `map_dataset` add headrace's own order.
+    It can be used wherever Grain takes a `RandomAccessDataSource`: it can be sent to worker
+    processes, and its repr, which Grain compares with that of a checkpoint, is the same in every
+    process and folder. `grain_pipeline` and `map_dataset` add headrace's own order.
 
     >>> source = WindowSource(hr.RowSet("train", columns=["rtt"]))  # doctest: +SKIP
     >>> grain.MapDataset.source(source).seed(0).shuffle()[0]["rtt"]  # doctest: +SKIP
@@ -281,7 +281,7 @@ class Pipeline(IterDataset):  # type: ignore[misc]
         return _Batches(self)
 
     def state_after(self, draws: int, batches: int) -> SamplerState:
-        """The state when every host has had so many batches more."""
+        """The state after this many more batches on every host."""
         consumed = draws_after(draws, batches, self._size, self._world_size)
         return SamplerState(consumed, self._sequence.seed, self._sequence.fingerprint)
 
@@ -353,19 +353,13 @@ def to_batches(
     options = grain.MultiprocessingOptions(
         num_workers=workers, per_worker_buffer_size=worker_prefetch
     )
-    for owner in (batches, dataset):  # the iteration has it in all versions known to us
-        if hasattr(owner, "mp_prefetch"):
-            return owner.mp_prefetch(options)
-    raise UsageError(
-        f"Grain {getattr(grain, '__version__', '')} has no mp_prefetch on {type(batches).__name__}",
-        remedy="Use num_workers=0 (threads), or another version of Grain",
-    )
+    return batches.mp_prefetch(options)
 
 
 def map_dataset(
     source: WindowSource | SampleSource, *, epochs: int = 1, **order: Unpack[RowFields]
 ) -> Any:
-    """A source in headrace's order as a Grain `MapDataset`, for pipelines of one's own.
+    """A source in headrace's order as a Grain `MapDataset`, for custom pipelines.
 
     It takes the place of `MapDataset.source(source).seed(seed).shuffle().repeat(epochs)`. `order`:
     `shuffle` and `open_pieces`, as in `hr.RowLoader`.
@@ -391,7 +385,7 @@ def grain_pipeline(
 
     >>> batches = iter(grain_pipeline(hr.RowSet("train"), batch_size=256))  # doctest: +SKIP
     >>> batch = next(batches)                                               # doctest: +SKIP
-    >>> state = batches.get_state()    # JSON, which checkpoints may keep   # doctest: +SKIP
+    >>> state = batches.get_state()    # JSON, for checkpoints              # doctest: +SKIP
 
     The batches are those of `hr.RowLoader` or `hr.Loader` with the same seed, whatever the numbers
     of threads and workers. `transform` is for windows, as there. epochs:

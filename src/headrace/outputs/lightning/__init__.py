@@ -1,6 +1,6 @@
 """Training with Lightning: a data module and callbacks. Needs `pip install 'headrace[train]'`."""
 
-from headrace.outputs.lightning import framework as _framework  # noqa: F401  (asked for first)
+from headrace.outputs.lightning import framework as _framework  # noqa: F401  (first: explains its absence)
 from headrace.outputs.lightning.callbacks import (
     BatchMix,
     DatasetUsage,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from headrace.engine.machine import available_memory
+from headrace.engine.machine import available_memory, descendants
+from headrace.engine.statistics import BudgetStatistics
 from headrace.errors import UsageError
 from headrace.measure.runs import RESULT, RunWriter, Step, StepClock, outcome_of, read_object
 from headrace.outputs.lightning.datamodule import HeadraceDataModule
@@ -38,12 +40,12 @@ __all__ = [
 ]
 
 _MB = 1e6
-#: A killed run loses at most the records of so many seconds, or of so many batches.
+#: A killed run loses at most the records of this many seconds, or of this many batches.
 _WRITE_SECONDS = 2.0
 _WRITE_BATCHES = 256
-#: Seconds between two looks at memory, at most; one takes under a millisecond.
+#: Seconds between two readings of memory, at most; one takes under a millisecond.
 _LOOK_SECONDS = 1.0
-#: What `Summary` calls itself in result.json.
+#: The program that result.json names.
 _PROGRAM = "lightning"
 
 
@@ -52,8 +54,8 @@ def default_callbacks(
 ) -> list[Callback]:
     """One of each: `Trainer(callbacks=default_callbacks("runs/first"))`.
 
-    The folder is where batch_times.jsonl, memory.jsonl and result.json go; None: the trainer's log
-    folder. They log every so many batches; None: as often as the trainer logs.
+    batch_times.jsonl, memory.jsonl and result.json go into the folder; None: the trainer's log
+    folder. They log every `every_n_steps` batches; None: as often as the trainer logs.
     """
     return [
         ProgressLine(every_n_steps),
@@ -65,11 +67,11 @@ def default_callbacks(
     ]
 
 
-# -- the loader behind a trainer, and what a batch says of itself ----------------------------------
+# -- the trainer's loader, and what a batch holds --------------------------------------------------
 
 
 def find_loader(trainer: Trainer) -> TorchLoader | None:
-    """The data module's, or one that was given to `fit`; None: batches come from elsewhere."""
+    """The data module's loader, or the one given to `fit`; None: batches come from elsewhere."""
     data: Any = getattr(trainer, "datamodule", None)
     if isinstance(data, HeadraceDataModule):
         return data.loader
@@ -85,9 +87,9 @@ def _samples(batch: Any) -> int:
 
 
 def _dataset_counts(batch: Any) -> Tensor | None:
-    """Samples of each of `names` in a batch, on its device; None: the batch does not say.
+    """Samples of each of `names` in a batch, on its device; None: the batch does not tell.
 
-    Does not wait for the device; reading the counts does, so callers read those of many batches.
+    This does not wait for the device. Reading the counts does, so callers read many at once.
     """
     if not isinstance(batch, Mapping) or "names" not in batch:
         return None
@@ -167,7 +169,6 @@ class _Timed(Callback):
         self._clock = StepClock()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock; a new run has a new loader."""
         self._loader = loader = find_loader(trainer)
         self._world_size = trainer.world_size
         if loader is not None:
@@ -177,11 +178,9 @@ class _Timed(Callback):
         self._clock.begin()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Validation is not training: its time does not count."""
         self._clock.pause()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Back to training."""
         self._clock.resume()
 
 
@@ -194,8 +193,7 @@ class ProgressLine(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Print the line when it is due: only then is the device waited for."""
-        if _due(trainer, self._every):
+        if _due(trainer, self._every):  # only then is the device waited for
             loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
             parts = [f"loss={float(loss):.4f}"] if isinstance(loss, Tensor | float) else []
             if trainer.optimizers:
@@ -219,7 +217,6 @@ class Throughput(_Timed):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the batch, and log when it is due."""
         clock = self._clock
         clock.end(_samples(batch) * self._world_size)
         if not clock.steps or not _due(trainer, self._every):
@@ -236,12 +233,12 @@ class Throughput(_Timed):
 
 
 class DatasetUsage(Callback):
-    """Prints what each dataset gave since the last time, and logs it beside what was requested.
+    """Prints the samples of each dataset since the last time, and logs actual and requested shares.
 
     The line is `[DatasetUsage] step=N interval_total=N name=count (pct%) ...`, most first; the
     metrics are `usage/actual/NAME` and, with a headrace loader, `usage/requested/NAME`, as shares.
-    A last line has the shares of the whole run. Samples are those of the first rank, whose slice of
-    each global batch is as good as any other.
+    A last line has the shares of the whole run. Samples are those of the first rank: its slice of
+    each global batch is drawn as those of the others.
     """
 
     def __init__(self, every_n_steps: int | None = None) -> None:
@@ -252,7 +249,6 @@ class DatasetUsage(Callback):
         self._total: dict[str, int] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The requested shares stay the same for the whole run."""
         loader = find_loader(trainer)
         self._requested = {} if loader is None else loader.statistics().shares
         self._interval, self._total = None, {}
@@ -260,7 +256,6 @@ class DatasetUsage(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count on the batch's device, and report when it is due."""
         counts = _dataset_counts(batch)
         if counts is not None:
             self._names = tuple(batch["names"])
@@ -278,7 +273,6 @@ class DatasetUsage(Callback):
             )
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the shares of the whole run."""
         self._take()
         total = sum(self._total.values())
         if total:
@@ -290,7 +284,7 @@ class DatasetUsage(Callback):
             _print(trainer, f"[DatasetUsage] total={total} {shown}")
 
     def _take(self) -> dict[str, int]:
-        """Counts since the last time: here the device is waited for."""
+        """Counts since the last time; the device is waited for here."""
         if self._interval is None:
             return {}
         counts = self._interval.tolist()
@@ -308,10 +302,10 @@ def _most_first(counts: dict[str, int]) -> list[tuple[str, int]]:
 class BatchMix(_Timed):
     """Writes batch_times.jsonl into the run folder, from which `headrace report` draws.
 
-    `dt_s` is the step from the end of the one before, without validation; `fetch_dt_s` of it was
-    waiting for data, null without a headrace loader. The first `warmup` batches of a run are marked
-    and do not count in reports. A resumed run continues the file, and replaces what came after its
-    checkpoint. The first rank writes, of its own slice.
+    `dt_s` is the time since the end of the previous step, without validation; `fetch_dt_s` is the
+    part of it spent waiting for data, null without a headrace loader. The first `warmup` batches of
+    a run are marked and do not count in reports. A resumed run continues the file, and replaces
+    what came after its checkpoint. The first rank writes, about its own slice.
     """
 
     def __init__(self, folder: str | Path | None = None, *, warmup: int = 8) -> None:
@@ -322,7 +316,6 @@ class BatchMix(_Timed):
         self._written = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the file, behind the records that a resumed run keeps."""
         folder = _run_folder(trainer, self._folder)
         self._rows = []
         if trainer.global_rank == 0:
@@ -333,10 +326,9 @@ class BatchMix(_Timed):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Note the batch; its counts may still be on their way on the device."""
         if self._run is None:
             return
-        counts = _dataset_counts(batch)
+        counts = _dataset_counts(batch)  # the device may still be computing them
         names = () if counts is None else tuple(batch["names"])
         step = self._clock.end()
         self._rows.append((step, _samples(batch), names, counts))
@@ -344,17 +336,15 @@ class BatchMix(_Timed):
             self._write()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the rest."""
         self._close()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Write the rest."""
         self._close()
 
     def _write(self) -> None:
-        """Write what was noted: here the device is waited for, once for all of it."""
+        """Write the batches so far; the device is waited for here, once for all of them."""
         if self._run is None:
             return
         rows, self._rows = self._rows, []
@@ -382,9 +372,9 @@ class Memory(Callback):
     """Logs `memory/anonymous_mb`, `.../available_mb` and its minimum, and the loader's budget.
 
     Anonymous is what this process and its children hold and cannot drop; available is what the
-    machine or control group still has to give, and its minimum is that of the whole run. Memory is
-    looked at once a second, between batches. memory.jsonl in the run folder has it for
-    `headrace report`. The first rank reports, of its own processes.
+    machine or control group has left, and its minimum is that of the whole run. Memory is read once
+    a second, between batches, and written to memory.jsonl in the run folder for `headrace report`.
+    The first rank reports, for its own processes.
     """
 
     def __init__(
@@ -395,11 +385,9 @@ class Memory(Callback):
         self._loader: TorchLoader | None = None
         self._run: RunWriter | None = None
         self._looked = -math.inf
-        self._anonymous = self._available = 0
         self._least = self._most = 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Open the file."""
         self._loader = find_loader(trainer)
         folder = _run_folder(trainer, self._folder)
         self._least, self._most, self._looked = math.inf, 0.0, -math.inf
@@ -409,18 +397,21 @@ class Memory(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Look, and log when it is due."""
-        report = _due(trainer, self._every)
-        if report or perf_counter() - self._looked > _LOOK_SECONDS:
-            self._look()
-        if report:
-            _log(trainer, self._metrics())
+        due = _due(trainer, self._every)
+        if not due and perf_counter() - self._looked <= _LOOK_SECONDS:
+            return
+        anonymous, available = self._look()
+        if due:
+            sizes = {"anonymous": anonymous, "available": available, "available_min": self._least}
+            if (budget := self._budget()) is not None:
+                sizes |= {"budget": budget.limit, "budget_held": budget.held}
+            _log(trainer, {f"memory/{name}_mb": size / _MB for name, size in sizes.items()})
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Print the extremes of the run."""
         self._look()
-        limit, _, peak = self._budget()
-        held = f" budget={limit / _MB:,.0f} MB (most held {peak / _MB:,.0f})" if limit else ""
+        held = ""
+        if (budget := self._budget()) is not None:
+            held = f" budget={budget.limit / _MB:,.0f} MB (most held {budget.peak / _MB:,.0f})"
         _print(
             trainer,
             f"[Memory] anonymous={self._most / _MB:,.0f} MB at most{held} "
@@ -431,7 +422,6 @@ class Memory(Callback):
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Close the file."""
         self._close()
 
     def _close(self) -> None:
@@ -439,31 +429,18 @@ class Memory(Callback):
             self._run.close()
             self._run = None
 
-    def _look(self) -> None:
+    def _look(self) -> tuple[int, int]:
+        """Anonymous and available bytes now."""
         self._looked = perf_counter()
-        self._anonymous, self._available = tree_anonymous(os.getpid()), available_memory()
-        self._most = max(self._most, self._anonymous)
-        self._least = min(self._least, self._available)
+        anonymous, available = tree_anonymous(os.getpid()), available_memory()
+        self._most = max(self._most, anonymous)
+        self._least = min(self._least, available)
         if self._run is not None:
-            self._run.memory(anonymous=self._anonymous, available=self._available)
+            self._run.memory(anonymous=anonymous, available=available)
+        return anonymous, available
 
-    def _metrics(self) -> dict[str, float]:
-        metrics = {
-            "memory/anonymous_mb": self._anonymous / _MB,
-            "memory/available_mb": self._available / _MB,
-            "memory/available_min_mb": self._least / _MB,
-        }
-        limit, held, _ = self._budget()
-        if limit:
-            metrics |= {"memory/budget_mb": limit / _MB, "memory/budget_held_mb": held / _MB}
-        return metrics
-
-    def _budget(self) -> tuple[int, int, int]:
-        """Limit, held and peak; zeros without a headrace loader."""
-        if self._loader is None:
-            return 0, 0, 0
-        budget = self._loader.statistics().engine.budget
-        return budget.limit, budget.held, budget.peak
+    def _budget(self) -> BudgetStatistics | None:
+        return None if self._loader is None else self._loader.statistics().engine.budget
 
 
 def tree_anonymous(pid: int) -> int:
@@ -473,38 +450,21 @@ def tree_anonymous(pid: int) -> int:
     tens of milliseconds in a process with a model in it. Shared memory counts once, in the first
     process: the loader's slots are mapped there, and its workers map the same ones.
     """
-    total, waiting = _held(pid, ("RssAnon", "RssShmem")), _children(pid)
-    while waiting:
-        child = waiting.pop()
-        total += _held(child, ("RssAnon",))
-        waiting += _children(child)
+    total = 0
+    for process in descendants(pid):
+        with suppress(OSError):  # it has ended meanwhile
+            for line in Path(f"/proc/{process}/status").read_text().splitlines():
+                name, _, value = line.partition(":")
+                if name == "RssAnon" or (name == "RssShmem" and process == pid):
+                    total += int(value.split()[0]) << 10
     return total
-
-
-def _held(pid: int, names: tuple[str, ...]) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:  # it has ended meanwhile
-        return 0
-    values = dict(line.split(":", 1) for line in lines if ":" in line)
-    return sum(int(values[name].split()[0]) << 10 for name in names if name in values)
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            found += map(int, (task / "children").read_text().split())
-    except OSError:
-        pass
-    return found
 
 
 class Summary(_Timed):
     """Prints `[Summary] N steps, samples/s, waiting for data` at the end, and writes result.json.
 
     Validation and the very first batch do not count; samples are those of all ranks, the wait is
-    the first rank's. A run that fails or is interrupted has both, too. While it trains there is no
+    the first rank's. A run that fails or is interrupted has both, too. During training there is no
     result.json, so that a killed run does not look like one that ended; one that another program
     wrote is left as it is.
     """
@@ -512,10 +472,9 @@ class Summary(_Timed):
     def __init__(self, folder: str | Path | None = None) -> None:
         super().__init__()
         self._folder = folder
-        self._path: Path | None = None  # None: not the first rank, or told already
+        self._path: Path | None = None  # None: not the first rank, or written already
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note where the result goes."""
         folder = _run_folder(trainer, self._folder)
         super().on_train_start(trainer, pl_module)
         self._path = folder / RESULT if trainer.global_rank == 0 else None
@@ -527,23 +486,22 @@ class Summary(_Timed):
 
         Not before there is a batch: a run with nothing left to train keeps its result.
         """
-        if not self._clock.ended and self._path is not None and _ours(self._path):
+        if self._clock.ended or self._path is None:
+            return
+        if read_object(self._path)[0].get("program") == _PROGRAM:
             self._path.unlink()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Count the batch."""
         self._clock.end(_samples(batch) * self._world_size)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write and print how a complete run went."""
         self._finish(trainer, "complete", None)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Write and print how far it came, and why it ended."""
         outcome = outcome_of(exception)
         stopped = outcome.status == "interrupted"
         cause = f"stopped at step {trainer.global_step:,}" if stopped else outcome.cause
@@ -570,7 +528,3 @@ class Summary(_Timed):
         if not path.exists():
             RunWriter(path.parent).finish(status, cause, numbers)
         _print(trainer, f"[Summary] {status}: {', '.join(parts)}")
-
-
-def _ours(path: Path) -> bool:
-    return read_object(path)[0].get("program") == _PROGRAM

@@ -26,7 +26,6 @@ from headrace.outputs.lightning.framework import (
     LightningDataModule,
     LightningModule,
     batches_trained,
-    overfits,
     rank_and_world_size,
     takes_iterator,
 )
@@ -52,9 +51,9 @@ class HeadraceDataModule(LightningDataModule):
     (`device=None`: on the CPU, and Lightning copies them). `steps_per_epoch` gives an epoch its
     length; without it the epoch has no end and `max_steps` or `limit_train_batches` stops training.
 
-    Checkpoints hold the position, also in the middle of an epoch. A resumed run goes on with the
-    next batch, and may have another batch size or number of ranks; with another mixture or seed it
-    is refused. A second `fit` of one trainer goes on, one of a new trainer begins anew.
+    Checkpoints hold the position, also in the middle of an epoch. A resumed run continues with
+    the next batch, and may have another batch size or number of ranks; another mixture or seed is
+    an error. A second `fit` of the same trainer continues; a new trainer starts from the beginning.
     """
 
     def __init__(
@@ -85,8 +84,8 @@ class HeadraceDataModule(LightningDataModule):
         self._state: dict[str, Any] = {}  # of the loader, where this run began
         self._loaded = False  # that state came from a checkpoint
         self._draws_a_batch = 0  # of all ranks
-        self._handed = 0  # batches of training handed out since then
-        self._trained_before: int | None = None  # by the trainer's count, before the first of them
+        self._handed = 0  # training batches handed out since then
+        self._trained_before: int | None = None  # the trainer's count before the first of them
 
     @property
     def loader(self) -> TorchLoader:
@@ -106,16 +105,16 @@ class HeadraceDataModule(LightningDataModule):
 
     def setup(self, stage: str) -> None:
         """Make the loader: by now the trainer has set up ranks and devices."""
-        goes_on = self.trainer is None or self._loaded or batches_trained(self.trainer) > 0
-        state = self.state_dict() if goes_on else {}
+        continues = self.trainer is None or self._loaded or batches_trained(self.trainer) > 0
+        state = self.state_dict() if continues else {}
         if self._loader is None:
             self._loader = self._make_loader()
         if stage == "fit":
             self._begin(state or {**self._loader.state_dict(), "draws": 0})
 
     def train_dataloader(self) -> TrainingBatches:
-        """The batches of training, from where training stands."""
-        if self.loader.batch_size != self.batch_size:  # as the batch size finder tries them
+        """Training batches, from the current position on."""
+        if self.loader.batch_size != self.batch_size:  # the batch size finder changes it
             state = self.state_dict()
             self.loader.close()
             self._loader = self._make_loader()
@@ -123,10 +122,10 @@ class HeadraceDataModule(LightningDataModule):
         return TrainingBatches(self)
 
     def val_dataloader(self) -> ValidationLoader:
-        """A pass over the validation splits, of as many batches on every rank."""
+        """A pass over the validation splits, with the same number of batches on every rank."""
         size, length = self.loader.batch_size, self.loader.validation_length()
         world_size = self.loader.options.world_size or 1
-        # Ranks that step together must have the same number: that of the last one.
+        # Ranks that step together must have the same number of batches: that of the last rank.
         left = length - (world_size - 1) * size
         batches = -(-left // (size * world_size))
         if batches < 1:
@@ -140,10 +139,12 @@ class HeadraceDataModule(LightningDataModule):
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:
-        """Nothing where the loader has copied the batch already; the model's own way has a say."""
+        """Nothing where the loader has copied the batch; a model's own method comes first."""
         own = self.trainer.lightning_module if self.trainer is not None else None
-        if own is not None and _overridden(own):
-            return own.transfer_batch_to_device(batch, device, dataloader_idx)
+        if own is not None:
+            method = type(own).transfer_batch_to_device
+            if method is not LightningModule.transfer_batch_to_device:
+                return own.transfer_batch_to_device(batch, device, dataloader_idx)
         frames = batch.get("frames") if isinstance(batch, dict) else None
         if isinstance(frames, torch.Tensor) and frames.device == device:
             return batch
@@ -157,7 +158,7 @@ class HeadraceDataModule(LightningDataModule):
         return {**self._state, "draws": draws}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on where a state was taken, also one of `TorchLoader` or `Loader`."""
+        """Continue where a state was taken, also one of `TorchLoader` or `Loader`."""
         if self.trainer is not None and self.trainer.state.fn not in (None, "fit"):
             return  # weights to validate or test need no position
         if self._loader is not None:
@@ -177,7 +178,7 @@ class HeadraceDataModule(LightningDataModule):
         """The same when training fails."""
         self.teardown("fit")
 
-    # -- the rest ------------------------------------------------------------------------------
+    # -- position ------------------------------------------------------------------------------
 
     def _make_loader(self) -> TorchLoader:
         options = replace(self._options, batch_size=self.batch_size)
@@ -199,14 +200,14 @@ class HeadraceDataModule(LightningDataModule):
         )
 
     def _begin(self, state: Mapping[str, Any]) -> None:
-        """The next batch is the one that comes after a state."""
+        """Make the batch after a state the next one."""
         self.loader.load_state_dict(state)
         self._state = feed_of(self.loader).state_dict()
         self._draws_a_batch = self.loader.batch_size * feed_of(self.loader).world_size
         self._handed, self._trained_before = 0, None
 
     def _trained(self) -> int:
-        """Batches of this run that training is done with."""
+        """Batches of this run that have been trained on."""
         if self._trained_before is None:
             return 0
         if self.trainer is None or takes_iterator(self.trainer):
@@ -219,12 +220,12 @@ class HeadraceDataModule(LightningDataModule):
         if self._trained_before is None:
             if trainer is not None and trainer.ckpt_path and not self._loaded:
                 _log.warning(
-                    "%s holds no position of this data module: the sequence begins anew",
+                    "%s holds no position of this data module: training starts at the first batch",
                     trainer.ckpt_path,
                 )
-        elif trainer is not None and overfits(trainer):
+        elif trainer is not None and getattr(trainer, "overfit_batches", 0) > 0:
             self._begin(self._state)  # the same batches in every epoch
-        elif self._handed != self._trained():  # fetched ahead, and given up with its iterator
+        elif self._handed != self._trained():  # fetched ahead, and dropped with its iterator
             self._begin(self.state_dict())
         if self._trained_before is None:
             # Only now: when a run is resumed, the trainer's count is loaded after our state.
@@ -239,15 +240,10 @@ class HeadraceDataModule(LightningDataModule):
         return batch
 
 
-def _overridden(model: LightningModule) -> bool:
-    method = type(model).transfer_batch_to_device
-    return method is not LightningModule.transfer_batch_to_device
-
-
 class TrainingBatches:
     """Batches of training as Lightning iterates over them. Made by `HeadraceDataModule`.
 
-    Epochs are Lightning's: an iteration has no end of its own, and the next one goes on.
+    Epochs are Lightning's: an iteration has no end of its own, and the next one continues.
     """
 
     def __init__(self, data: HeadraceDataModule) -> None:
@@ -272,7 +268,7 @@ class TrainingBatches:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """The data module's: with it Lightning knows that resuming is exact."""
+        """The data module's. Lightning takes a loader that has a state to resume exactly."""
         return self._data.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

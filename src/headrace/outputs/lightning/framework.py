@@ -1,4 +1,4 @@
-"""Lightning, under the name it is installed by, and what its trainer says of a run.
+"""Lightning, under the name by which it is installed, and what its trainer knows about a run.
 
 `lightning` and `pytorch_lightning` are the same code twice, and their classes do not mix: with both
 installed, training with `pytorch_lightning` requires importing it before this.
@@ -21,7 +21,6 @@ __all__ = [
     "Trainer",
     "batches_trained",
     "logged_step",
-    "overfits",
     "rank_and_world_size",
     "takes_iterator",
 ]
@@ -55,7 +54,7 @@ else:
 
 
 def batches_trained(trainer: Trainer) -> int:
-    """Batches that were trained on, in this run and in those that it resumes.
+    """Batches that were trained on, in this run and in those it resumes.
 
     Not those that were fetched: without a length Lightning fetches one batch ahead. A batch whose
     step raised does not count, and a resumed run begins with it.
@@ -69,11 +68,6 @@ def logged_step(trainer: Trainer) -> int:
     return trainer.fit_loop.epoch_loop._batches_that_stepped
 
 
-def overfits(trainer: Trainer) -> bool:
-    """Whether every epoch is to have the same few batches."""
-    return bool(getattr(trainer, "overfit_batches", 0))
-
-
 def takes_iterator(trainer: Trainer) -> bool:
     """Whether `training_step` fetches batches itself, as many as it likes."""
     step = trainer.lightning_module.training_step
@@ -81,9 +75,9 @@ def takes_iterator(trainer: Trainer) -> bool:
 
 
 def rank_and_world_size(trainer: Trainer) -> tuple[int, int]:
-    """Which slice of the data this process is to have.
+    """Which slice of the data this process gets.
 
-    That is not always its rank: processes that hold parts of one model share a slice.
+    Not always that of its rank: processes that hold parts of one model share a slice.
     """
     found = trainer.distributed_sampler_kwargs
     return (0, 1) if found is None else (int(found["rank"]), int(found["num_replicas"]))

@@ -3,7 +3,7 @@
 from headrace.errors import UsageError
 
 try:
-    import torch as _torch  # noqa: F401  (asked for here, so that its absence is explained once)
+    import torch as _torch  # noqa: F401  (here, so that its absence is explained once)
 except ModuleNotFoundError as error:
     if error.name != "torch":
         raise

@@ -1,8 +1,8 @@
-"""Batches as tensors, and their way to a CUDA device, one ahead of the consumer.
+"""Batches as tensors, and their copies to a CUDA device, one ahead of the consumer.
 
-A copy continues after it was ordered, so the host's batch is held, and with it its slot, until the
-copy is complete. The next copy is ordered when a batch is handed out, but only if the host has that
-batch ready: the first batch never waits for the second.
+Copies are asynchronous, so the batch on the host, and with it its slot, is held until its copy is
+complete. The next copy is queued when a batch is handed out, but only if the host has that batch
+ready: the first batch never waits for the second.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _ARRAYS = (
 class TorchBatch(TypedDict):
     """A batch of windows. What the metadata mode leaves out has no key.
 
-    On the CPU all tensors but `draws` are views of pooled memory: it is reused when the last of
-    them is gone, so let go of them, or clone what you keep.
+    On the CPU all tensors but `draws` are views of pooled memory, which is reused once the last of
+    them is released: keep no reference to them, or clone what you keep.
     """
 
     frames: Tensor  #: uint8 [B, 3, T, H, W] or [B, T, H, W, 3]
@@ -79,7 +79,7 @@ class TorchBatch(TypedDict):
 def to_tensors(batch: Batch, layout: Layout) -> TorchBatch:
     """The batch as tensors on the CPU, without a copy.
 
-    Each tensor keeps the memory on lease. BCTHW is a permuted view: its strides are those of
+    Each tensor keeps the lease on the memory. BCTHW is a permuted view: its strides are those of
     `torch.channels_last_3d`, and `.contiguous()` would copy.
     """
     values: dict[str, Any] = {"frames": in_layout(torch.from_numpy(batch.frames), layout)}
@@ -111,43 +111,30 @@ def checked_layout(layout: str) -> Layout:
 
 
 class Source(Protocol):
-    """Batches of the host: a loader, or a validation pass."""
+    """Batches on the host: a loader, or a validation pass."""
 
     @property
     def ready(self) -> int:
-        """Batches that `next` would give without a wait."""
+        """Batches that `next` would return without waiting."""
 
     def __next__(self) -> Batch: ...
 
 
-class Sent(Protocol):
-    """A batch that is being copied."""
-
-    def done(self) -> bool:
-        """Whether the copy is over, so that the host's memory may change."""
-
-    def wait(self, *, held_up: bool = True) -> None:
-        """Return when it is over; whether that holds the consumer up."""
-
-    def take(self) -> TorchBatch:
-        """The batch, for work that the caller queues from now on; called once."""
-
-
 class Ahead(Iterator[TorchBatch]):
-    """Hands out the batches of a source, each sent to the device before it is asked for."""
+    """Hands out the batches of a source, each sent to the device before it is requested."""
 
-    def __init__(self, source: Source, send: Callable[[Batch], Sent]) -> None:
+    def __init__(self, source: Source, send: Callable[[Batch], CudaSent]) -> None:
         self._source = source
         self._send = send
         self._taken: Batch | None = None  # from the source, and not sent yet
-        self._next: Sent | None = None
-        self._copying: list[tuple[Sent, Batch]] = []  # one at most
-        # Memory must not be reused under a running copy, not even when everything is let go.
+        self._next: CudaSent | None = None
+        self._copying: list[tuple[CudaSent, Batch]] = []  # one at most
+        # Memory must not be reused during a copy, not even when this object is dropped.
         self._finalizer = weakref.finalize(self, _finish, self._copying)
 
     @property
     def ahead(self) -> int:
-        """Batches taken from the source that the consumer has not had."""
+        """Batches taken from the source that the consumer has not received yet."""
         return (self._taken is not None) + (self._next is not None)
 
     def __next__(self) -> TorchBatch:
@@ -155,19 +142,19 @@ class Ahead(Iterator[TorchBatch]):
             self._copying.clear()
         sent = self._next or self._order()
         self._next = None
-        # What goes wrong with the next batch belongs to the next call, which tries it again.
+        # An error of the next batch belongs to the next call, which tries it again.
         with contextlib.suppress(Exception):
             if self._source.ready:
                 self._next = self._order()
         return sent.take()
 
     def close(self) -> None:
-        """Forget the batch ahead, and return when no copy runs any more."""
+        """Drop the batch ahead, and return when no copy is running."""
         self._taken = self._next = None
         _finish(self._copying)
 
-    def _order(self) -> Sent:
-        # One copy at a time: its slot is back before we wait for a batch that may need it.
+    def _order(self) -> CudaSent:
+        # One copy at a time: its slot is returned before we wait for a batch that may need it.
         _finish(self._copying)
         if self._taken is None:
             self._taken = next(self._source)
@@ -177,7 +164,7 @@ class Ahead(Iterator[TorchBatch]):
         return sent
 
 
-def _finish(copying: list[tuple[Sent, Batch]]) -> None:
+def _finish(copying: list[tuple[CudaSent, Batch]]) -> None:
     while copying:
         copying[0][0].wait()
         copying.pop()
@@ -189,16 +176,16 @@ _FOREVER = 3600.0
 class Decoded(Iterator[TorchBatch]):
     """Takes batches, has them decoded by a device, and hands them out in order.
 
-    Ordering the decoding of a batch takes a thread as long as the device takes for it, so a thread
-    of its own does it: one batch waits ready while the next is decoded. `source()` gives what
-    takes a batch, or None when that is gone: the thread must not keep alive what its consumer
-    has let go.
+    Submitting the decoding of a batch blocks a thread as long as the device takes for it, so it has
+    a thread of its own: one batch waits ready while the next is decoded. `source()` returns the
+    function that takes a batch, or None once its owner no longer exists: the thread must not keep
+    alive what the consumer has dropped.
     """
 
     about: Batch  #: what was handed out last, without its frames
 
     def __init__(
-        self, source: Callable[[], Callable[[], Batch] | None], send: Callable[[Batch], Sent]
+        self, source: Callable[[], Callable[[], Batch] | None], send: Callable[[Batch], CudaSent]
     ) -> None:
         self._feeders = Feeders([_sent(source, send)], depth=1, name="headrace-device")
         self._finalizer = weakref.finalize(self, self._feeders.close, 0.0)
@@ -208,14 +195,14 @@ class Decoded(Iterator[TorchBatch]):
         return sent.take()
 
     def close(self) -> None:
-        """Forget what is ahead; returns when nothing is taken or decoded any more."""
+        """Drop what is ahead; returns when no batch is being taken or decoded."""
         self._feeders.close(_FOREVER)
 
 
 def _sent(
-    source: Callable[[], Callable[[], Batch] | None], send: Callable[[Batch], Sent]
-) -> Iterator[tuple[Sent, Batch]]:
-    """Batches whose copy and decoding are over, so that their slots are free again."""
+    source: Callable[[], Callable[[], Batch] | None], send: Callable[[Batch], CudaSent]
+) -> Iterator[tuple[CudaSent, Batch]]:
+    """Batches whose copy and decoding are complete, so that their slots are free again."""
     while (take := source()) is not None:
         try:
             batch = take()
@@ -234,7 +221,7 @@ def _sent(
 
 
 def checked_device(device: str | int | torch.device | None) -> torch.device | None:
-    """The CUDA device that is meant; None: tensors stay on the CPU."""
+    """The CUDA device that is meant; None: the tensors stay on the CPU."""
     if device is None:
         return None
     found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
@@ -242,7 +229,8 @@ def checked_device(device: str | int | torch.device | None) -> torch.device | No
         return None
     if found.type != "cuda":
         raise UsageError(
-            f"device is {str(found)!r}", remedy="Give cuda, or nothing and move tensors yourself"
+            f"device is {str(found)!r}",
+            remedy="Give cuda, or leave device out and move the tensors yourself",
         )
     if not torch.cuda.is_available():
         raise UsageError(
@@ -259,11 +247,11 @@ def checked_device(device: str | int | torch.device | None) -> torch.device | No
 
 @dataclass(frozen=True, slots=True)
 class Copying:
-    """What copies to a device have taken so far."""
+    """The cost of the copies to a device so far."""
 
     copies: int  #: batches copied
-    seconds: float  #: that the device spent on them
-    waited_s: float  #: that the consumer was held up until one was over
+    seconds: float  #: that the device took for them
+    waited_s: float  #: that the consumer waited for one to be complete
 
 
 class CudaTarget:
@@ -279,7 +267,7 @@ class CudaTarget:
     ) -> None:
         self.device = device
         self._decoder = decoder  # of batches that hold JPEGs
-        #: Gives what decodes rows of a batch that the device cannot decode, while that exists.
+        #: Returns the function that decodes what the device cannot; None once it does not exist.
         self.refill: Callable[[], Callable[[EncodedBatch, list[int]], None] | None] = lambda: None
         self.pin = pin
         self._layout = layout
@@ -292,7 +280,7 @@ class CudaTarget:
         return self._decoder is not None
 
     def settle(self) -> None:
-        """Plain "cuda" is the current device from here on: the trainer has chosen it by now."""
+        """Fix which device plain "cuda" is: the trainer has chosen the current one by now."""
         if self._stream is None:
             self.device = torch.empty(0, device=self.device).device
             self._stream = _cuda.Stream(self.device)
@@ -303,7 +291,7 @@ class CudaTarget:
             return _pin(memory)
 
     def send(self, batch: Batch) -> CudaSent:
-        """Order the copy of a batch: uint8 or JPEGs over the bus, the layout is made over there."""
+        """Queue the copy of a batch, as uint8 or JPEGs; the layout is made on the device."""
         if isinstance(batch, EncodedBatch) and batch.encoded.any():
             return self._send_encoded(batch)
         host: dict[str, Any] = dict(to_tensors(batch, "BTHWC"))
@@ -318,7 +306,7 @@ class CudaTarget:
         return CudaSent(self, there, (begun, copied), complete)
 
     def _send_encoded(self, batch: EncodedBatch) -> CudaSent:
-        """Order the decoding of a batch, by a thread that has nothing else to do meanwhile."""
+        """Decode a batch on the device; blocks the calling thread until that is done."""
         assert self._decoder is not None
         try:
             frames = self._decoded(batch)
@@ -328,7 +316,7 @@ class CudaTarget:
             bad, refill = self._refused(batch), self.refill()
             if not bad or refill is None:
                 raise
-            refill(batch, bad)  # raises what is wrong with them, or finds others
+            refill(batch, bad)  # raises their error, or replaces them
             return self.send(batch)
         host: dict[str, Any] = dict(to_tensors(batch, "BTHWC"))
         del host["frames"]
@@ -347,7 +335,7 @@ class CudaTarget:
             return self._decoder(frames, batch.encoded[rows], self.device)
 
     def _refused(self, batch: EncodedBatch) -> list[int]:
-        """Rows with a JPEG that the device does not decode, tried one by one."""
+        """Rows with a JPEG that the device cannot decode, tried one by one."""
         bad = []
         for row in range(len(batch)):
             try:
@@ -359,14 +347,13 @@ class CudaTarget:
         return bad
 
     def _there(self, host: dict[str, Any]) -> dict[str, Any]:
-        """Tensors ordered to the device, the rest as it is."""
+        """Tensors with their copies queued, the rest as it is."""
         return {
             name: value.to(self.device, non_blocking=True) if isinstance(value, Tensor) else value
             for name, value in host.items()
         }
 
     def count(self, seconds: float, waited: float) -> None:
-        """A copy is over."""
         so_far = self.copying
         self.copying = Copying(
             so_far.copies + 1, so_far.seconds + seconds, so_far.waited_s + waited
@@ -374,25 +361,25 @@ class CudaTarget:
 
 
 class CudaSent:
-    """A batch whose copy to a device was ordered."""
+    """A batch whose copy to a device is queued."""
 
     def __init__(
         self, target: CudaTarget, batch: dict[str, Any], copy: tuple[Any, Any], complete: Any
     ) -> None:
         self._target, self._batch = target, batch
-        self._begun, self._copied = copy  # events: the host's memory may change after the second
-        self._complete = complete  # an event: the layout is made as well
+        self._begun, self._copied = copy  # events; after the second the host's memory may change
+        self._complete = complete  # an event: the layout is made, too
         self._counted = False
 
     def done(self) -> bool:
-        """Whether the copy is over."""
+        """Whether the copy is complete, so that the host's memory may change."""
         over = bool(self._copied.query())
         if over:
             self._count(0.0)
         return over
 
     def wait(self, *, held_up: bool = True) -> None:
-        """Return when it is over; whether that holds the consumer up."""
+        """Return when it is complete; `held_up`: whether the consumer waits for that."""
         started = perf_counter()
         self._copied.synchronize()
         self._count(perf_counter() - started if held_up else 0.0)
@@ -408,24 +395,24 @@ class CudaSent:
         current.wait_event(self._complete)
         batch, self._batch = self._batch, {}
         for value in batch.values():
-            if isinstance(value, Tensor):  # its memory is of our stream, and is used on this one
+            if isinstance(value, Tensor):  # allocated on our stream, and used on this one
                 value.record_stream(current)
         return cast(TorchBatch, batch)
 
 
 def _event(stream: Any, *, timed: bool = False) -> Any:
-    """An event after all that was queued on a stream so far."""
-    event = _cuda.Event(enable_timing=timed, blocking=True)  # a wait leaves the CPU alone
+    """An event after everything that is queued on a stream so far."""
+    event = _cuda.Event(enable_timing=timed, blocking=True)  # waiting takes no CPU
     event.record(stream)
     return event
 
 
 def _pin(memory: NDArray[np.uint8]) -> Callable[[], None]:
-    """Page-lock memory that begins on a page of its own; what is returned undoes it.
+    """Page-lock memory that begins at a page boundary; returns the function that undoes it.
 
     Not torch's own pinned memory (`pin_memory=True`): that is rounded up to a power of two and
-    never given back, so a slot of 24.1 MiB would hold 32 and the budget would not know; and worker
-    processes could not write to it.
+    never freed, so a slot of 24.1 MiB would take 32 unknown to the budget; and worker processes
+    could not write to it.
     """
     cudart = _cuda.cudart()
     address, size = memory.ctypes.data, memory.nbytes
@@ -437,7 +424,7 @@ def _pin(memory: NDArray[np.uint8]) -> Callable[[], None]:
         )
 
     def unpin() -> None:
-        if not sys.is_finalizing():  # the driver may be gone; the memory goes with the process
+        if not sys.is_finalizing():  # the driver may be unloaded; exiting frees the memory
             cudart.cudaHostUnregister(address)
 
     return unpin

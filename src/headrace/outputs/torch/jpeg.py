@@ -9,8 +9,8 @@ mixture, in levels of 255 (mean of all, percentile of the worst frame, most of a
 | torchvision   | 1.2  | 14              | 66   | 24,000             |
 
 Both compute the cosine transform more exactly than TensorFlow does, hence the mean. torchvision
-repeats each chroma value of subsampled JPEGs where nvImageCodec, as TensorFlow, interpolates: seen
-at coloured edges. nvImageCodec is taken where it is installed.
+repeats each chroma value of subsampled JPEGs where nvImageCodec, like TensorFlow, interpolates:
+visible at coloured edges. nvImageCodec is preferred where it is installed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _cuda: Any = torch.cuda  # much of it has no types
 Decode: TypeAlias = Callable[[list[Tensor], torch.device], list[Tensor]]
 _TO_PLANES = (0, 3, 1, 2)
 
-#: How torch calls the filters that it has as TensorFlow has them. Its "area" is another one.
+#: Torch's names of the filters that equal TensorFlow's. Its "area" is a different filter.
 _MODES = {"bilinear": "bilinear", "nearest": "nearest-exact"}
 
 
@@ -53,11 +53,10 @@ def device_decoder_missing(device: torch.device | None, filter: str) -> str | No
 
 
 def refuse_decoding(why: str) -> UsageError:
-    """The error where it was asked for."""
     return UsageError(
         f"decode is 'gpu', but {why}",
         remedy="Give device='cuda' and install nvidia-nvimgcodec-cu13 (or -cu12) or torchvision, "
-        "or use decode='cpu' ('auto' takes the CPU where nothing else is there)",
+        "or use decode='cpu' ('auto' uses the CPU where the GPU cannot decode)",
     )
 
 
@@ -75,14 +74,14 @@ class JpegDecoder:
     def __call__(self, frames: Tensor, lengths: NDArray[np.int32], device: torch.device) -> Tensor:
         """Frames [B, T, H, W, 3] of the host as pixels [B, T, 3, H, W] on a device.
 
-        Where `lengths` [B, T] is not 0, so many bytes of a JPEG lie in the place of the pixels. A
+        Where `lengths` [B, T] is not 0, the place of the pixels holds that many bytes of a JPEG. A
         RuntimeError if a JPEG is refused.
         """
         count, (height, width) = lengths.size, frames.shape[2:4]
         flat, each = frames.reshape(count, -1), lengths.reshape(-1)
         if each.all():
             out = torch.empty((count, 3, height, width), dtype=torch.uint8, device=device)
-        else:  # one copy of all: copying each would take longer than the bytes wasted
+        else:  # one copy of everything: copying each frame would take longer than the waste
             out = frames.reshape(count, height, width, 3).to(device, non_blocking=True)
             out = out.permute(_TO_PLANES).contiguous()
         kept = np.flatnonzero(each).tolist()
@@ -120,7 +119,7 @@ def _by_size(rows: list[int], images: list[Tensor]) -> list[tuple[list[int], lis
 def _has(library: str) -> bool:
     try:
         import_module(library)
-    except (ImportError, OSError, RuntimeError):  # not there, or of another CUDA
+    except (ImportError, OSError, RuntimeError):  # not installed, or built for another CUDA
         return False
     return True
 
@@ -162,20 +161,20 @@ _LIBRARIES: dict[str, Callable[[], Decode]] = {
 
 Who: TypeAlias = Literal["cpu", "gpu"]
 
-#: Turns of each: the first ones have a step that is still warming up.
+#: The first turns of each are not counted: the step is still warming up.
 _TURNS: tuple[Who, ...] = ("cpu", "gpu", "cpu", "gpu", "cpu", "gpu")
-_COUNTED = 2  #: of the last turns of each
-_SECONDS, _BATCHES = 0.5, 6  #: that a turn has at least
-_CLEARLY = 1.03  #: a GPU that decodes must be worth it: its memory and time are the model's
+_COUNTED = 2  #: last turns of each that count
+_SECONDS, _BATCHES = 0.5, 6  #: least length of a turn
+_CLEARLY = 1.03  #: least gain by the GPU: decoding takes memory and time from the model
 
 
 @dataclass
 class Choice:
     """Whether the CPU or the GPU decodes: tried in turns while training runs, then settled.
 
-    What counts is how fast training proceeds, whatever limits it: a step that computes for longer
-    than the CPUs decode gains nothing from a GPU that decodes as well, and would lose what that
-    takes. Batches that were begun before a turn do not count towards it.
+    What counts is how fast training proceeds, whatever limits it: where the step takes longer than
+    the CPUs need to decode, a GPU that also decodes only slows the step down. Batches that were
+    begun before a turn do not count towards it.
     """
 
     ahead: int  #: batches that may have been begun before one is handed out
@@ -196,7 +195,7 @@ class Choice:
         return "gpu" if self.rates["gpu"] > _CLEARLY * self.rates["cpu"] else "cpu"
 
     def add(self, samples: int, seconds: float) -> bool:
-        """A batch was handed out so long after the one before; whether that settled it."""
+        """Count a batch and the seconds since the one before; returns whether that settled it."""
         if self.settled:
             return False
         self._passed += 1

@@ -30,7 +30,7 @@ from torch.utils.data import get_worker_info
 
 from headrace.config import Mixture
 from headrace.errors import UsageError
-from headrace.loader import Batch, LoaderOptions
+from headrace.loader import LoaderOptions
 from headrace.loader.feed import LoaderStatistics, MixtureFeed
 from headrace.loader.options import LoaderFields, changed_options
 from headrace.outputs.torch.device import (
@@ -65,8 +65,8 @@ class TorchLoader:
 
     `for batch in loader` does not end, and a second `for` continues where the first stopped; with
     `steps_per_epoch` an iteration ends after so many batches, and `len` is known. On the CPU
-    tensors are views of pooled memory: let go of a batch before you take the next ones, or clone
-    what you keep.
+    tensors are views of pooled memory: release a batch before you take the next ones, or clone what
+    you keep.
 
     >>> import headrace as hr
     >>> with hr.TorchLoader("oxe29.yaml", batch_size=64, image_size=256,  # doctest: +SKIP
@@ -109,8 +109,18 @@ class TorchLoader:
         self.layout: Layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch
         options = changed_options(options or LoaderOptions(), changes)
-        decoder = _decoder(decode, checked_device(device), options.resize)
-        self._target = _target(device, self.layout, pin, decoder)
+        where = checked_device(device)
+        decoder = _decoder(decode, where, options.resize)
+        self._target: CudaTarget | None = None
+        if where is not None:
+            self._target = CudaTarget(where, self.layout, pin=pin is not False, decoder=decoder)
+        elif pin:
+            # A copy from pinned memory that the consumer starts may outlive the batch, and with it
+            # the slot's lease: only our own copies are known to be complete.
+            raise UsageError(
+                "pin is for batches that the loader copies to a CUDA device itself",
+                remedy="Give device='cuda', or leave pin out",
+            )
         self._rank_given = options.rank is not None
         self._feed = MixtureFeed(
             mixture,
@@ -181,7 +191,7 @@ class TorchLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where the consumer stands: plain values, the same on every rank."""
         state = self._feed.state_dict()
-        if self._ahead is not None:  # some batches were taken, and not handed out yet
+        if self._ahead is not None:  # some batches were taken and not handed out yet
             state["draws"] = draws_after(
                 self._begun, self._handed, self.batch_size, self._feed.world_size
             )
@@ -225,7 +235,7 @@ class TorchLoader:
         return Ahead(source, self._target.send)
 
     def _choose(self, now: float) -> None:
-        """Let the faster of CPU and GPU decode."""
+        """Let the faster of CPU and GPU decode, once both were tried."""
         assert self._choice is not None
         if self._last is not None:
             settled = self._choice.add(self.batch_size, now - self._last)
@@ -235,7 +245,7 @@ class TorchLoader:
                 self._choice = None
         self._last = now
 
-    # -- the rest ------------------------------------------------------------------------------
+    # -- validation, figures, closing ----------------------------------------------------------
 
     def validation(self, limit_batches: int | None = None) -> ValidationLoader:
         """The validation splits, as a loader of which each iteration is one pass."""
@@ -250,7 +260,7 @@ class TorchLoader:
         return self._feed.statistics()
 
     def copying(self) -> Copying | None:
-        """What copies to the device have taken so far; None if there is no device."""
+        """The cost of the copies to the device so far; None: the tensors stay on the CPU."""
         return None if self._target is None else self._target.copying
 
     def close(self) -> None:
@@ -275,7 +285,7 @@ class TorchLoader:
         )
 
     def _settle(self) -> None:
-        """Before a batch: the right process, and at the first one which rank and device it is."""
+        """Check the process before each batch; before the first one, find rank and device."""
         _check_process(self._process)
         if self._settled:
             return
@@ -288,22 +298,22 @@ class TorchLoader:
 
     def _validation_pass(self, limit_batches: int | None) -> Iterator[TorchBatch]:
         self._settle()
-        self._last = None  # what validation takes says nothing about who should decode
+        self._last = None  # the time of validation must not count in the choice of the decoder
         if isinstance(self._ahead, Decoded) and self._feed.validation_rewinds:
-            self.load_state_dict(self.state_dict())  # nobody may take batches meanwhile
+            self.load_state_dict(self.state_dict())  # no thread may take batches meanwhile
         batches = self._feed.validation(limit_batches)
         if self._target is not None and self._target.decodes:
             return Decoded(lambda: partial(next, batches), self._target.send)
         if self._target is not None:
             return Ahead(cast(Source, batches), self._target.send)
-        return _Tensors(batches, self.layout)
+        return map(partial(to_tensors, layout=self.layout), batches)
 
 
 class ValidationLoader:
-    """The validation splits; each iteration is one pass in the same order. Made by `validation`.
+    """The validation splits; each iteration is one pass, in the same order. Made by `validation`.
 
-    Ranks share each pass. If its samples do not divide, the last ranks have one batch less, or a
-    shorter one: where all must step together, give a `limit_batches` that every rank has.
+    Ranks share each pass. If its samples do not divide evenly, the last ranks have one batch less,
+    or a shorter one: where all must step together, give a `limit_batches` that every rank reaches.
     """
 
     def __init__(self, loader: TorchLoader, limit_batches: int | None) -> None:
@@ -331,37 +341,8 @@ class ValidationLoader:
         return batches if self._limit is None else min(batches, self._limit)
 
 
-class _Tensors(Iterator[TorchBatch]):
-    """Batches as tensors on the CPU."""
-
-    def __init__(self, source: Iterator[Batch], layout: Layout) -> None:
-        self._source, self._layout = source, layout
-
-    def __next__(self) -> TorchBatch:
-        return to_tensors(next(self._source), self._layout)
-
-
-def _target(
-    device: str | int | torch.device | None,
-    layout: Layout,
-    pin: bool | None,
-    decoder: JpegDecoder | None,
-) -> CudaTarget | None:
-    found = checked_device(device)
-    if found is not None:
-        return CudaTarget(found, layout, pin=pin is not False, decoder=decoder)
-    if pin:
-        # A copy from pinned memory that the consumer orders may outlive the batch, and with it the
-        # slot's lease: only we know when our own copies are done.
-        raise UsageError(
-            "pin is for batches that the loader copies to a CUDA device itself",
-            remedy="Give device='cuda', or leave pin out",
-        )
-    return None
-
-
 def _decoder(decode: Decode, device: torch.device | None, filter: str) -> JpegDecoder | None:
-    """What decodes JPEGs on the device, if that was asked for."""
+    """The decoder of JPEGs on the device, if one was requested."""
     if decode not in get_args(Decode):
         raise UsageError(f"decode is {decode!r}", remedy="Give cpu, gpu or auto")
     if decode == "cpu":
@@ -386,7 +367,7 @@ def _check_process(owner: int) -> None:
     """Raise unless this is the process `owner` and not a worker of a torch DataLoader."""
     if get_worker_info() is not None:
         raise UsageError(
-            "this is a worker process of torch's DataLoader: each would give the same batches",
+            "this is a worker process of torch's DataLoader: all would give the same batches",
             remedy="Iterate over the TorchLoader itself, it has workers of its own; "
             "or wrap it with num_workers=0",
         )
