@@ -125,7 +125,7 @@ def test_an_error_of_the_backend_is_the_row_s_cause(job, tmp_path):
     loader = hr.LoaderOptions(batch_size=8, image_size=512)
     small = Job(job.mixture, loader, {"memory": "1MiB"})
     _, result = bench(small, settings=SHORT, runs=tmp_path, limit=False)
-    assert result["status"] == "failed"
+    assert result["status"] == "invalid configuration"
     assert "1 MiB" in result["cause"]
     assert result["samples_per_s"] is None
 

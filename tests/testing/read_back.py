@@ -55,16 +55,18 @@ def decoded(data, feature):
 
 
 def assert_equal(feature, ours, theirs, where, pixels=False):
-    """One value: ours as handed to the writer, theirs as TFDS returned it (eagerly)."""
+    """One value: ours as handed to the writer, theirs as TFDS returned it (eagerly).
+
+    `pixels`: TFDS has decoded the images.
+    """
     match feature:
         case f.FeaturesDict(features):
             assert set(theirs) == set(features), where
             for name, inner in features.items():
-                assert_equal(inner, ours[name], theirs[name], f"{where}/{name}", pixels)
+                assert_equal(inner, ours[name], theirs[name], f"{where}/{name}")
         case f.Sequence(f.FeaturesDict(features)):
             for name, inner in features.items():
-                place = f"{where}/{name}"
-                assert_equal(f.Sequence(inner), ours[name], theirs[name], place, pixels)
+                assert_equal(f.Sequence(inner), ours[name], theirs[name], f"{where}/{name}")
         case f.Sequence(inner):
             items = theirs.to_list() if hasattr(theirs, "to_list") else list(_plain(theirs))
             assert len(ours) == len(items), where

@@ -22,85 +22,32 @@ ODD = list(odd.datasets().values())
 BOTH = [(dataset, "oxe_root") for dataset in OXE] + [(dataset, "odd_root") for dataset in ODD]
 
 
-def has_png(feature):
-    match feature:
-        case f.Image():
-            return feature.encoding_format == "png" or feature.dtype == "float32"
-        case f.FeaturesDict(features):
-            return any(map(has_png, features.values()))
-        case f.Steps(inner):
-            return has_png(inner)
-        case _:  # images in sequences are compared decoded in any case
-            return False
-
-
-def only_png(tfds, feature):
-    """Decoders that decode what is lossless and leave the rest encoded."""
-    match feature:
-        case f.Image() if not has_png(feature):
-            return tfds.decode.SkipDecoding()
-        case f.FeaturesDict(features):
-            found = {name: only_png(tfds, inner) for name, inner in features.items()}
-            return {name: inner for name, inner in found.items() if inner} or None
-        case f.Steps(inner):
-            return only_png(tfds, inner)
-        case _:
-            return None
-
-
-def read_episodes(tfds, folder, split, decoders):
+@pytest.mark.parametrize(("dataset", "root"), BOTH, ids=lambda p: getattr(p, "name", ""))
+def test_tfds_reads_every_value_back_and_images_byte_for_byte(tfds, dataset, root, request):
+    folder = request.getfixturevalue(root) / dataset.dir / dataset.version
     builder = tfds.builder_from_directory(folder)
-    in_order = tfds.ReadConfig(interleave_cycle_length=1)
-    yield from builder.as_dataset(split=split, decoders=decoders, read_config=in_order)
-
-
-def compare(tfds, dataset, root, decoders, values_equal):
-    folder = root / dataset.dir / dataset.version
     max_steps = MAX_STEPS if isinstance(dataset, oxe29.OxeDataset) else None
     splits = dataset.splits(EPISODES)
-    assert set(tfds.builder_from_directory(folder).info.splits) == set(splits)
+    assert set(builder.info.splits) == set(splits)
     for split, shards in splits.items():
         numbers = [number for shard in shards for number in shard]
-        read = read_episodes(tfds, folder, split, decoders)
+        read = builder.as_dataset(
+            split=split,
+            decoders=undecoded_images(tfds, dataset.features),
+            read_config=tfds.ReadConfig(interleave_cycle_length=1),
+        )
         for number, episode in zip(numbers, read, strict=True):
             values = dataset.episode(SEED, number, max_steps)
             for name, feature in dataset.features.features.items():
                 where = f"{dataset.name} {split} {number} {name}"
                 if not isinstance(feature, f.Steps):
-                    values_equal(feature, values[name], episode[name], where)
+                    assert_equal(feature, values[name], episode[name], where)
                     continue
                 steps = list(episode[name])
                 assert len(steps) == dataset.steps(SEED, number, max_steps), where
                 for t, step in enumerate(steps):
                     ours = at_step(feature.feature, values[name], t)
-                    values_equal(feature.feature, ours, step, f"{where} {t}")
-
-
-@pytest.mark.parametrize(("dataset", "root"), BOTH, ids=lambda p: getattr(p, "name", ""))
-def test_tfds_reads_every_value_back_and_images_byte_for_byte(tfds, dataset, root, request):
-    decoders = undecoded_images(tfds, dataset.features)
-    compare(tfds, dataset, request.getfixturevalue(root), decoders, assert_equal)
-
-
-def lossless_pixels_equal(feature, ours, theirs, where):
-    match feature:
-        case f.FeaturesDict(features):
-            for name, inner in features.items():
-                lossless_pixels_equal(inner, ours[name], theirs[name], f"{where}/{name}")
-        case f.Image() if has_png(feature):
-            assert_equal(feature, ours, theirs, where, pixels=True)
-        case _:
-            return
-
-
-@pytest.mark.parametrize(
-    ("dataset", "root"),
-    [case for case in BOTH if has_png(case[0].features)],
-    ids=lambda p: getattr(p, "name", ""),
-)
-def test_tfds_decodes_lossless_images_to_the_same_pixels(tfds, dataset, root, request):
-    decoders = only_png(tfds, dataset.features)
-    compare(tfds, dataset, request.getfixturevalue(root), decoders, lossless_pixels_equal)
+                    assert_equal(feature.feature, ours, step, f"{where} {t}")
 
 
 @pytest.mark.parametrize(("dataset", "root"), BOTH, ids=lambda p: getattr(p, "name", ""))

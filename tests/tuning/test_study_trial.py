@@ -259,4 +259,3 @@ def test_the_floor_counts_before_a_stall():
     assert guard.check(Look(100, 0, 0, 5.0)) is None
     assert guard.check(Look(99, 0, 0, 9.0))[0] == "floor reached"
     assert guard.check(Look(100, 0, 0, 5.1))[0] == "stalled"
-    assert guard.check_memory(Look(100, 0, 0, 5.1)) is None

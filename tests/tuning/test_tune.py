@@ -110,6 +110,14 @@ def test_options_that_were_given_stay_as_they_are():
     assert "tfds_read.cycle_length" in space.problem({"tfdata.tfds_read.interleave_parallelism": 8})
 
 
+def test_a_value_brings_along_what_it_does_not_go_without():
+    space = space_of(find_baseline("tfdata"), 4, {})
+    [places] = [p for k, _, p in space.singles() if k == "tfdata.pipeline.emit_encoded_pairs"]
+    changes = space.changes(places)
+    assert changes["tfdata.pipeline.emit_encoded_pairs"] is False
+    assert changes["tfdata.pipeline.post_mix_decode_resize"] is False
+
+
 # -- searches ------------------------------------------------------------------------------------
 
 
@@ -169,17 +177,6 @@ def test_headrace_is_checked_and_failures_are_rows(data, tmp_path, monkeypatch, 
     assert bad["attempt"]["cause"]
     assert "loader.memory" in shown
     assert "tunes/m_headrace" in shown
-
-
-def test_tfdata_is_tuned(data, tmp_path, only):
-    if not find_spec("tensorflow") or not find_spec("tensorflow_datasets"):
-        pytest.skip("TensorFlow is not installed")
-    only("tfdata.pipeline.emit_encoded_pairs", False)
-    found = tune(asked(data, "tfdata", "sources.kuka.split=train", steps=4), tmp_path / "t").found
-    tried = found.tried[0]
-    assert tried.attempt.complete
-    assert tried.score > 0
-    assert tried.changes["tfdata.pipeline.post_mix_decode_resize"] is False
 
 
 def test_ctrl_c_keeps_the_best_so_far_and_says_how_to_resume(data, tmp_path):

@@ -7,7 +7,7 @@ import shutil
 import statistics
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -110,10 +110,11 @@ class Conversion:
             {**request, "converted": str(data)},
             timeout_s=_CONVERT_TIMEOUT,
             watch=lambda sight: watch(self._backend, sight),
-            stop=stop,
+            # Converting delivers no batches: only the memory counts.
+            stop=lambda look: stop(replace(look, idle_s=0.0)),
         )
         if outcome.status != "complete":
-            self.failed = outcome
+            self.failed = replace(outcome, cause=f"converting: {outcome.cause}")
         else:
             self.data, self.took = data, outcome.measured
 
@@ -187,10 +188,12 @@ def bench(
     draw: bool = True,
     watch: Watch = lambda _title, _sight: None,
     stop: Stop = lambda _: None,
+    grace_s: float = GRACE_SECONDS,
 ) -> tuple[Path, dict[str, Any]]:
     """Benchmark one backend; the run's folder and what `result.json` in it says.
 
-    `stop` may end the run, with a status and a cause of its own. `draw` writes the report too.
+    `stop` may end the run, with a status and a cause of its own; after `grace_s` it is killed.
+    `draw` writes the report too.
     """
     settings = settings or BenchSettings()
     begun = begin(runs, name or backend, job, settings, backend=backend)
@@ -215,6 +218,7 @@ def bench(
                 watch=watch,
                 conversion=conversion,
                 stop=stop,
+                grace_s=grace_s,
             )
             if limit and outcome.status == "complete":
                 limits.append(measure_limit(begun.folder / "limits" / "after", job, watch)[0])
@@ -313,7 +317,7 @@ class _Table:
         self, begun: Begun, jobs: Mapping[str, Job], settings: BenchSettings, watch: Watch
     ) -> None:
         self._begun, self._jobs, self._settings, self._watch = begun, jobs, settings, watch
-        self._failed: dict[str, tuple[str, str]] = {}  # status and cause, of those that cannot run
+        self._failed: dict[str, tuple[str, str | None]] = {}  # status and cause
         self._conversions = {backend: Conversion(begun.folder, backend) for backend in jobs}
         self._results: dict[str, dict[int, dict[str, Any]]] = {backend: {} for backend in jobs}
         self._limit: dict[str, Any] | None = None
@@ -330,7 +334,7 @@ class _Table:
             conversion = self._conversions[backend]
             conversion.run(job, self._watch)
             if (failed := conversion.failed) is not None:
-                self._failed[backend] = failed.status, f"converting: {failed.cause}"
+                self._failed[backend] = failed.status, failed.cause
                 self._note(failed)
 
     def limit(self, number: int) -> None:

@@ -142,7 +142,7 @@ def supervise_command(
         except OSError as error:
             name = command if isinstance(command, str) else command[0]
             cause = f"{name!r} cannot be run: {error.strerror}"
-            return Outcome("failed", cause, refused=True)
+            return Outcome("invalid configuration", cause)
         seen = _Watched(process, folder, kills, watch, whole_group=shell)
         outcome = _follow(seen, timeout_s, stop, grace_s)
     if outcome.status == "complete" and process.returncode:
@@ -162,8 +162,18 @@ def end_leftovers(runs: Path) -> list[int]:
             if _started(int(pid)) == started:
                 os.killpg(int(pid), signal.SIGKILL)
                 ended.append(int(pid))
+                _wait_for_group(int(pid))
         note.unlink(missing_ok=True)
     return ended
+
+
+def _wait_for_group(group: int) -> None:
+    """A killed group takes a moment to give its memory back, which the next run needs."""
+    until = time.monotonic() + _GONE_SECONDS
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < until:
+            os.killpg(group, 0)
+            time.sleep(0.01)
 
 
 def _started(pid: int) -> str | None:
@@ -201,8 +211,6 @@ def _follow(seen: _Watched, timeout_s: float, stop: Stop, grace_s: float) -> Out
         peak_anonymous=seen.memory.peak_anonymous,
         min_available=seen.memory.min_available,
         wall_s=time.monotonic() - begun,
-        out_of_memory=seen.out_of_memory and reason is None and status != "complete",
-        refused=seen.refused and status == "failed",
     )
 
 
@@ -318,7 +326,7 @@ class _Watched:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
-        self._wait_for_group()
+        _wait_for_group(self.process.pid)
         self._drain()
         self._selector.close()
         with contextlib.suppress(OSError):  # a full disk was reported before
@@ -327,39 +335,21 @@ class _Watched:
             self.process.stdout.close()
         (self._folder / _NOTE).unlink(missing_ok=True)
 
-    def _wait_for_group(self) -> None:
-        """Others of the group take a moment to give their memory back, which the next run needs."""
-        until = time.monotonic() + _GONE_SECONDS
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            while time.monotonic() < until:
-                os.killpg(self.process.pid, 0)
-                time.sleep(0.01)
-
     def ending(self) -> tuple[str, str | None]:
         """The status and cause of a process that nobody here has ended."""
-        code = self.process.returncode
-        if code < 0:
-            return "killed", self._cause_of_death()
-        if self.error is not None:
-            return "failed", self.error
-        if code and self.out_of_memory:
-            return "killed", "out of memory: the kernel killed a process of it"
+        code, error = self.process.returncode, self.error
+        name = signal.Signals(-code).name if code < 0 else ""
+        by_kernel = self._kills.in_groups() or (name == "SIGKILL" and self._kills.on_machine() > 0)
+        if by_kernel and (code or error is not None):
+            if name:
+                return "oom-killed", f"out of memory: the kernel killed it ({name})"
+            return "oom-killed", error or "out of memory: the kernel killed a process of it"
+        if name:
+            hint = ", perhaps by the kernel for want of memory" if name == "SIGKILL" else ""
+            return "killed", f"killed by signal {-code} ({name}){hint}"
+        if error is not None:
+            return "invalid configuration" if self.refused else "failed", error
         return "complete", None
-
-    @property
-    def out_of_memory(self) -> bool:
-        """Whether the kernel killed it, or a process of it, for want of memory."""
-        if self._kills.in_groups():
-            return True
-        return self.process.returncode == -signal.SIGKILL and self._kills.on_machine() > 0
-
-    def _cause_of_death(self) -> str:
-        number = -self.process.returncode
-        name = signal.Signals(number).name
-        if self.out_of_memory:
-            return f"out of memory: the kernel killed it ({name})"
-        hint = ", perhaps by the kernel for want of memory" if number == signal.SIGKILL else ""
-        return f"killed by signal {number} ({name}){hint}"
 
 
 def _last_line(path: Path, limit: int = 300) -> str:

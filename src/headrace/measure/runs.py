@@ -101,8 +101,6 @@ class Outcome:
     peak_anonymous: int = 0
     min_available: int | None = None  #: least memory left, of the machine and of its groups
     wall_s: float = 0.0
-    out_of_memory: bool = False  #: the kernel killed it, or a process of it, for want of memory
-    refused: bool = False  #: its configuration is not valid; nothing has run
 
 
 def outcome_of(error: BaseException | None) -> Outcome:

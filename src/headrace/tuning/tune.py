@@ -22,6 +22,7 @@ from headrace.errors import UsageError
 from headrace.files import atomic_write
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
+from headrace.measure.bench import Watch
 from headrace.measure.machine import machine_facts
 from headrace.measure.quantities import amount
 from headrace.measure.runs import write_json
@@ -40,7 +41,7 @@ from headrace.tuning.search import (
 from headrace.tuning.study.document import Entry, Study, plan
 from headrace.tuning.study.ledger import RunFolder, Tell
 from headrace.tuning.study.results import contrast, markdown_table, setup_lines
-from headrace.tuning.study.trial import Attempt, Trial, Watch
+from headrace.tuning.study.trial import Attempt, Trial
 
 __all__ = ["Tuned", "combination_rows", "option_rows", "tune", "verdict"]
 

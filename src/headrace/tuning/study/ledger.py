@@ -20,8 +20,9 @@ from typing import Any, TypeAlias
 
 from headrace.errors import HeadraceError, UsageError
 from headrace.files import Locked, locked
+from headrace.measure.bench import Watch
 from headrace.measure.isolated import end_leftovers
-from headrace.tuning.study.trial import Attempt, Guard, Trial, Watch, try_once
+from headrace.tuning.study.trial import Attempt, Guard, Trial, try_once
 
 __all__ = ["Ledger", "Round", "RunFolder", "Tell"]
 

@@ -12,6 +12,7 @@ from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.errors import UsageError
 from headrace.files import atomic_write
 from headrace.measure import theme
+from headrace.measure.bench import Watch
 from headrace.measure.machine import machine_facts
 from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.charts import Bar, Scale, bar_chart
@@ -27,7 +28,7 @@ from headrace.tuning.study.results import (
     decide,
     markdown,
 )
-from headrace.tuning.study.trial import Attempt, Trial, Watch
+from headrace.tuning.study.trial import Attempt, Trial
 
 __all__ = ["Finished", "order", "run_study"]
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Any
 
 from headrace.config.documents import to_yaml
 from headrace.errors import HeadraceError, UsageError
@@ -14,24 +13,14 @@ from headrace.files import atomic_write
 from headrace.loader.options import parse_size
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
-from headrace.measure.bench import Conversion, begin, run_once
+from headrace.measure.bench import Watch, bench
 from headrace.measure.columns import finite
 from headrace.measure.isolated import GRACE_SECONDS, Look, Sight, supervise_command
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import machine_facts
-from headrace.measure.runs import (
-    Outcome,
-    RunReader,
-    Status,
-    new_run,
-    summarise,
-    write_json,
-)
+from headrace.measure.runs import RunReader, Status, new_run, write_json
 
-__all__ = ["FIGURES", "Attempt", "Guard", "Trial", "Watch", "figures_in", "try_once"]
-
-#: Is told what happens: a title ("batch 128, round 2") and what is seen of the process.
-Watch: TypeAlias = Callable[[str, Sight], None]
+__all__ = ["FIGURES", "Attempt", "Guard", "Trial", "try_once"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +67,6 @@ class Guard:
         if look.idle_s > self.stall_seconds:
             return "stalled", f"no batch for {self.stall_seconds:g} s"
         return None
-
-    def check_memory(self, look: Look) -> tuple[str, str] | None:
-        """Only the floor: for work without batches, such as converting data."""
-        return self.check(dataclasses.replace(look, idle_s=0.0))
 
     def check_floor(self, available: int, total: int, option: str = "guard.min_available") -> None:
         """`UsageError` if every run would be stopped at once; `option` is how the user sets it."""
@@ -170,13 +155,12 @@ def try_once(
     if trial.known is not None:
         return Attempt(*trial.known)
     timeout = min(guard.timeout_s, trial.settings.timeout_s)
-    settings = dataclasses.replace(trial.settings, timeout_s=timeout)
 
     def shown(_title: str, sight: Sight) -> None:
         watch(title or trial.label, sight)
 
     if trial.command is not None:
-        return _run_command(trial, trial.command, timeout, folder, guard, shown)
+        return _run_command(trial.label, trial.command, timeout, folder, guard, shown)
     assert trial.job is not None
     baseline = find_baseline(trial.backend)
     try:
@@ -187,52 +171,37 @@ def try_once(
         baseline.shuffle_of(trial.job)  # reads the backend's own options
     except HeadraceError as error:
         return Attempt("invalid configuration", str(error))
-    return _run_bench(trial, trial.job, settings, folder, guard, shown)
-
-
-def _run_bench(
-    trial: Trial, job: Job, settings: BenchSettings, runs: Path, guard: Guard, watch: Watch
-) -> Attempt:
-    """A benchmark without decode limits and report page, which no table of a study shows."""
-    backend = trial.backend
-    begun = begin(runs, trial.label, job, settings, backend=backend)
-    conversion = Conversion(begun.folder, backend)
-    try:
-        conversion.run(job, watch, guard.check_memory)
-        if (failed := conversion.failed) is None:
-            request, outcome = run_once(
-                begun.folder,
-                begun,
-                backend,
-                job,
-                settings,
-                title=backend,
-                watch=watch,
-                conversion=conversion,
-                stop=guard.check,
-                grace_s=guard.grace_s,
-            )
-        else:
-            outcome = dataclasses.replace(failed, cause=f"converting: {failed.cause}")
-            request = begun.request(backend, job, settings)
-        result = summarise(begun.folder, request, outcome, None)
-        write_json(begun.folder / "result.json", result)
-    finally:
-        conversion.close()
-    # A loader that is asked for the next batch at once always waits.
-    return _attempt(outcome, begun.folder, _figures(result, step=settings.compute_ms > 0))
+    run, result = bench(
+        trial.job,
+        trial.backend,
+        replace(trial.settings, timeout_s=timeout),
+        runs=folder,
+        name=trial.label,
+        limit=False,  # no table of a study shows it
+        draw=False,
+        watch=shown,
+        stop=guard.check,
+        grace_s=guard.grace_s,
+    )
+    # Without a step, a loader that is asked for the next batch at once always waits.
+    return _attempt(run, result, step=trial.settings.compute_ms > 0)
 
 
 def _run_command(
-    trial: Trial,
+    label: str,
     command: str | tuple[str, ...],
     timeout_s: float,
     runs: Path,
     guard: Guard,
     watch: Watch,
 ) -> Attempt:
-    """Any program; its figures are those that it leaves in the run's folder."""
-    folder = new_run(runs, trial.label)
+    """Any program; its figures are those that it leaves in the run's folder.
+
+    A training script needs nothing of headrace for this: it finds the folder in `HEADRACE_RUN` and
+    writes `batch_times.jsonl` (one record a step: `dt_s`, and `fetch_dt_s`, `samples`, `is_warmup`
+    where it knows them), or `result.json` with figures of its own, which take precedence.
+    """
+    folder = new_run(runs, label)
     write_json(folder / "machine.json", machine_facts(None))
     listed = command if isinstance(command, str) else list(command)
     atomic_write(folder / "config.yaml", to_yaml({"command": listed}))
@@ -240,56 +209,36 @@ def _run_command(
         folder,
         command,
         timeout_s=timeout_s,
-        watch=lambda sight: watch(trial.label, sight),
+        watch=lambda sight: watch(label, sight),
         stop=guard.check,
         grace_s=guard.grace_s,
         env={"HEADRACE_RUN": str(folder.absolute())},
     )
-    figures = figures_in(folder)
-    figures["peak_anon_mb"] = outcome.peak_anonymous / 1e6
-    figures["peak_rss_mb"] = outcome.peak_rss / 1e6
-    return _attempt(outcome, folder, figures)
-
-
-def _attempt(outcome: Outcome, folder: Path, figures: dict[str, float | None]) -> Attempt:
-    if not outcome.peak_rss:  # it ended before its memory was looked at
-        figures |= {"peak_anon_mb": None, "peak_rss_mb": None}
-    cut = outcome.status != "complete" and figures.get("samples_per_s") is not None
-    least = outcome.min_available
-    figures["wall_s"] = outcome.wall_s
-    figures["min_available_mb"] = None if least is None else least / 1e6
-    notes = ("figures up to where it was stopped",) if cut else ()
-    return Attempt(_status(outcome), outcome.cause, str(folder), notes=notes, **figures)
-
-
-def _status(outcome: Outcome) -> Status:
-    if outcome.out_of_memory:
-        return "oom-killed"
-    if outcome.refused:
-        return "invalid configuration"
-    return cast("Status", outcome.status)
-
-
-def figures_in(folder: Path) -> dict[str, float | None]:
-    """Figures of any program, from what it leaves in its run folder.
-
-    A training script needs nothing of headrace for this: it finds the folder in `HEADRACE_RUN` and
-    writes `batch_times.jsonl` (one record a step: `dt_s`, and `fetch_dt_s`, `samples`, `is_warmup`
-    where it knows them), or `result.json` with figures of its own, which take precedence.
-    """
     reader = RunReader(folder)
     stated = {key: value for key, value in reader.result.items() if finite(value) is not None}
-    return _figures({**reader.figures(), **stated}, step=True)
+    seen = {
+        "status": outcome.status,
+        "cause": outcome.cause,
+        "peak_rss_mb": outcome.peak_rss / 1e6,
+        "peak_anon_mb": outcome.peak_anonymous / 1e6,
+        "min_available_mb": outcome.min_available and outcome.min_available / 1e6,
+        "wall_s": outcome.wall_s,
+    }
+    return _attempt(folder, {**reader.figures(), **stated, **seen}, step=True)
 
 
-def _figures(found: Mapping[str, Any], *, step: bool) -> dict[str, float | None]:
-    """Figures by the names of result.json; `step`: the time between batches was used."""
+def _attempt(folder: Path, found: Mapping[str, Any], *, step: bool) -> Attempt:
+    """From the keys of result.json; `step`: the time between batches was used."""
     figures = {name: finite(found.get(name)) for name in FIGURES}
     figures["steps_per_s"] = figures["steps_per_s"] or finite(found.get("batches_per_s"))
     stall, mean = finite(found.get("stall_s_per_step")), finite(found.get("mean_s"))
     if step and figures["loader_share"] is None and stall is not None and mean:
         figures["loader_share"] = stall / mean
-    return figures
+    if not figures["peak_rss_mb"]:  # it ended before its memory was looked at
+        figures |= {"peak_anon_mb": None, "peak_rss_mb": None}
+    cut = found["status"] != "complete" and figures["samples_per_s"] is not None
+    notes = ("figures up to where it was stopped",) if cut else ()
+    return Attempt(found["status"], found["cause"], str(folder), notes=notes, **figures)
 
 
 def _gib(size: int) -> str:
