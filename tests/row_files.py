@@ -69,3 +69,12 @@ def fail_on_13(rows, out, draw):
 
 transform = hr.RowTransform(which, outputs=OUTPUTS)
 transform_many = hr.RowTransform(which_of_many, outputs=OUTPUTS, many=True)
+
+
+def assert_same(batches, others):
+    """Two lists of batches hold the same names and values."""
+    assert len(batches) == len(others)
+    for batch, other in zip(batches, others, strict=True):
+        assert batch.keys() == other.keys()
+        for name in batch:
+            np.testing.assert_array_equal(batch[name], other[name])

@@ -24,6 +24,7 @@ from headrace.errors import (
 )
 from tests.row_files import (
     OUTPUTS,
+    assert_same,
     fail_on_13,
     prepare,
     transform,
@@ -67,14 +68,6 @@ def take(loader, count):
 
 def whats(batches):
     return [tuple(what) for batch in batches for what in batch["what"].tolist()]
-
-
-def assert_same(batches, others):
-    assert len(batches) == len(others)
-    for batch, other in zip(batches, others, strict=True):
-        assert batch.keys() == other.keys()
-        for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name])
 
 
 # -- the set -----------------------------------------------------------------------------------

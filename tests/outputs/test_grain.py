@@ -11,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.errors import UsageError
 from headrace.testing import synthesize
-from tests.row_files import transform, transform_many, write_set
+from tests.row_files import assert_same, transform, transform_many, write_set
 
 grain = pytest.importorskip("grain")
 
@@ -61,14 +61,6 @@ def plain(rows):
 
 def take(iterator, count):
     return [{n: np.array(a) for n, a in b.items()} for b in itertools.islice(iterator, count)]
-
-
-def assert_same(batches, others):
-    assert len(batches) == len(others)
-    for batch, other in zip(batches, others, strict=True):
-        assert batch.keys() == other.keys()
-        for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name])
 
 
 # -- where Grain has what ----------------------------------------------------------------------

@@ -171,7 +171,7 @@ def test_batch_mix_writes_records_that_the_report_draws(fit, tmp_path):
     assert "measured_batches" in summary
 
 
-def test_a_resumed_run_goes_on_in_the_file_and_repeats_no_record(tmp_path, mixture):
+def test_a_resumed_run_continues_the_file_and_repeats_no_record(tmp_path, mixture):
     options = every_step(tmp_path)
     options["callbacks"] += [BatchMix(tmp_path), Memory(1, folder=tmp_path)]
     trainer(tmp_path, max_steps=5, **options).fit(Model(), HeadraceDataModule(mixture, **OPTIONS))
@@ -255,7 +255,7 @@ def test_the_summary_says_how_fast_it_was_and_the_report_that_it_ended(fit, tmp_
         (ValueError("no"), "failed", "ValueError: no"),
     ],
 )
-def test_a_run_that_ends_early_says_so_and_one_that_goes_on_has_not_ended(
+def test_a_run_that_ends_early_says_so_and_one_that_continues_has_not_ended(
     fit, tmp_path, error, status, cause
 ):
     class Ends(Model):

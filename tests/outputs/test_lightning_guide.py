@@ -60,7 +60,7 @@ def here(tmp_path, data, monkeypatch):
     Path("mixture.yaml").write_text(yaml.safe_dump(mixture_dict(data)))
 
 
-def test_the_first_section_trains_from_nothing_and_goes_on(capsys, monkeypatch):
+def test_the_first_section_trains_from_nothing_and_resumes(capsys, monkeypatch):
     only = re.findall(r"--only (\w+)", GUIDE.read_text())[:3]
     synthesize(Path("data"), preset="plain", only=only, episodes=10, seed=0, _max_steps=9)
     Path("mixture.yaml").write_text(blocks("yaml")[0])
@@ -68,7 +68,7 @@ def test_the_first_section_trains_from_nothing_and_goes_on(capsys, monkeypatch):
     for large, small in FIRST_SMALL.items():
         assert large in code, f"the guide no longer has {large}"
         code = code.replace(large, small)
-    for epochs, begins in ((2, 1), (3, 5)):  # the second goes on after the first one's four steps
+    for epochs, begins in ((2, 1), (3, 5)):  # the second continues after the first one's four steps
         exec(code.replace("max_epochs=3", f"max_epochs={epochs}"), {"__name__": "__main__"})
         told = capsys.readouterr().out
         assert re.findall(r"\[Step (\d+)\]", told) == [

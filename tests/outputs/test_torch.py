@@ -124,7 +124,7 @@ def test_memory_is_reused_and_nothing_is_held_by_the_iterator(loaders):
     assert stream.slots <= stream.slot_limit
 
 
-def test_an_epoch_ends_after_its_steps_and_the_next_goes_on(loaders):
+def test_an_epoch_ends_after_its_steps_and_the_next_continues(loaders):
     loader = loaders(steps_per_epoch=3)
     assert len(loader) == 3
     first, second = draws(loader, 99), draws(loader, 99)
@@ -256,7 +256,7 @@ def test_workers_of_a_dataloader_get_an_error_that_names_the_remedy(loaders, sta
     with pytest.raises(UsageError, match="num_workers=0"):
         next(batches)
     batches._shutdown_workers()  # left to the garbage collector it takes torch five seconds
-    assert len(draws(loader, 2)) == 2  # and the loader goes on here
+    assert len(draws(loader, 2)) == 2  # and the loader continues here
 
 
 def test_a_dataloader_without_workers_passes_batches_on(loaders):

@@ -116,7 +116,7 @@ def test_closing_and_letting_go_wait_for_the_running_copy(copies, waited):
     next(batches)
     batches.close()
     assert (waited, host.alive, batches.ahead) == ([0, 1], set(), 0)
-    next(batches)  # goes on after a close: a state may have been loaded
+    next(batches)  # continues after a close: a state may have been loaded
     waited.clear()
     assert host.alive == {2}
     del batches

@@ -107,7 +107,7 @@ def test_batches_are_those_of_the_cpu_but_for_a_few_levels(loaders, layout, opti
     assert busy["decode"] > 0, "PNGs are decoded here"
 
 
-def test_a_state_goes_on_with_the_next_batch_though_others_are_ahead(loaders):
+def test_a_state_continues_with_the_next_batch_though_others_are_ahead(loaders):
     first = loaders(decode="gpu")
     for _ in islice(first, 7):
         pass

@@ -20,6 +20,7 @@ from headrace.recipes.network import (
 )
 from headrace.recipes.network import rows as recipe_rows
 from headrace.testing.network import shard_table
+from tests.row_files import assert_same
 
 SIZES = [(700, 300), (0, 100), (50, 50), (1000, 1 << 20)]  # rows of a file, and of its row groups
 WINDOWS = 1750 // 64
@@ -59,14 +60,6 @@ def plain(folder, count, batch_size=6, **options):
     settings = {"seed": SEED, "workers": 0, **options}
     with token_loader(folder, batch_size=batch_size, **settings) as loader:
         return take(loader, count)
-
-
-def assert_same(batches, others):
-    assert len(batches) == len(others)
-    for batch, other in zip(batches, others, strict=True):
-        assert batch.keys() == other.keys()
-        for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name])
 
 
 @pytest.mark.parametrize("shuffle", ["exact", "local"])

@@ -220,7 +220,7 @@ class HeadraceDataModule(LightningDataModule):
         if self._trained_before is None:
             if trainer is not None and trainer.ckpt_path and not self._loaded:
                 _log.warning(
-                    "%s holds no position of this data module: training starts at the first batch",
+                    "%s has no position of this data module: the sequence starts at its beginning",
                     trainer.ckpt_path,
                 )
         elif trainer is not None and getattr(trainer, "overfit_batches", 0) > 0:
