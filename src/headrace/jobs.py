@@ -22,15 +22,6 @@ from typing import IO, Any, Self, TypeAlias
 
 from headrace.errors import HeadraceError
 
-__all__ = [
-    "Perform",
-    "ProcessPool",
-    "WorkerLost",
-    "from_portable",
-    "start_python",
-    "to_portable",
-]
-
 #: What a pool calls: (job, report progress) -> result; all values are JSON.
 Perform: TypeAlias = Callable[[Any, Callable[[Any], None]], Any]
 

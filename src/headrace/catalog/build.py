@@ -52,8 +52,6 @@ from headrace.formats.extract import Part, RecordIndex, index_record, plan
 from headrace.formats.features import Schema
 from headrace.formats.rlds import RldsDataset, ShardFile, read_dataset
 
-__all__ = ["Prepared", "ScanJob", "ScanResult", "prepare", "scan_shard"]
-
 _PARTS = "parts"
 
 

@@ -25,8 +25,6 @@ from headrace.formats.extract import BLOBS, FIXED, Part, parts_of, values
 from headrace.formats.features import Field, Schema
 from headrace.reading.local import ByteRange, LocalFiles, shared_files
 
-__all__ = ["Catalog", "EpisodeInfo", "decode_frame"]
-
 Level = Literal["episodes", "frames"]
 
 

@@ -43,8 +43,6 @@ from headrace.formats.features import Field, Schema
 from headrace.formats.rlds import read_dataset
 from headrace.formats.tfrecord import FOOTER, payload_is_intact
 
-__all__ = ["Finding", "Verdict", "quarantine", "verify"]
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:

@@ -10,8 +10,6 @@ from headrace.decoding.header import read_header
 from headrace.errors import HeadraceError
 from headrace.formats.features import Field
 
-__all__ = ["describe"]
-
 
 def describe(catalog: Catalog, *, instructions: int = 5) -> dict[str, Any]:
     """Splits, cameras, fields, roles and examples of instructions; JSON-ready."""

@@ -18,22 +18,6 @@ from typing import Any
 from headrace.errors import CatalogError
 from headrace.files import atomic_write, sync_folder
 
-__all__ = [
-    "FORMAT_VERSION",
-    "LEVELS",
-    "MISSING",
-    "Damage",
-    "Manifest",
-    "ShardStamp",
-    "cache_folder",
-    "candidates",
-    "cannot_write",
-    "is_writable",
-    "read_manifest",
-    "some_of",
-    "write_manifest",
-]
-
 FORMAT_VERSION = 1  #: raised when a catalog written before can no longer be read
 LEVELS = ("episodes", "frames")  #: each knows more than the one before
 MANIFEST = "manifest.json"

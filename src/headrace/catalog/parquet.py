@@ -23,8 +23,6 @@ from headrace.errors import DatasetError, HeadraceError, UnknownFieldError
 from headrace.files import atomic_write, sync_folder
 from headrace.formats.parquet.files import Columns, ParquetStamp, read_footer
 
-__all__ = ["IndexedFile", "ParquetCatalog", "has_parquet"]
-
 FORMAT_VERSION = 1  #: raised when an index written before can no longer be read
 _INDEX = "parquet.json"
 

@@ -25,18 +25,6 @@ from headrace.jobs import ProcessPool, WorkerLost
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-__all__ = [
-    "BuildProgress",
-    "ProgressBar",
-    "Quiet",
-    "Report",
-    "ShardBytes",
-    "ShardPool",
-    "ShardTask",
-    "open_shard",
-    "shard_stat",
-]
-
 #: Called with the bytes and steps of a shard that are done.
 Report = Callable[[int, int], None]
 

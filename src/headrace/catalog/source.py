@@ -14,8 +14,6 @@ from headrace.config.registry import KnownDataset, known_for_folder
 from headrace.errors import UnknownFieldError
 from headrace.formats.features import Field, Schema
 
-__all__ = ["Roles", "find_roles"]
-
 _CAMERAS = ("image", "rgb", "image_0", "image_1", "front", "agentview", "static", "exterior")
 _NOT_MAIN = ("depth", "wrist", "gripper", "hand", "segment", "mask", "goal", "target")
 _ACTIONS = ("action", "action/world_vector", "action/actions")

@@ -34,8 +34,6 @@ from typing import Literal, TypeAlias
 
 from headrace.errors import SplitError, UsageError
 
-__all__ = ["Rounding", "SplitPart", "resolve_split"]
-
 Rounding: TypeAlias = Literal["closest", "pct1_dropremainder"]
 
 _NAME = re.compile(r"[\w-]+")

@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 from headrace.files import replacing
 from headrace.formats.extract import BLOBS, SPAN, Part, RecordIndex
 
-__all__ = ["EpisodeTable", "RowBuffer", "table_schema", "write_table"]
-
 #: The largest gap between two ends whose length prefix takes 1, 2, 3, 4 bytes.
 _LAST_GAPS = np.array([129, 16_386, 2_097_155, 268_435_460])
 #: Rows are gathered into batches of about this size: large enough that even the largest dataset

@@ -17,8 +17,6 @@ from headrace.catalog.catalog import Catalog
 from headrace.errors import HeadraceError, UsageError
 from headrace.measure import theme
 
-__all__ = ["write_contact_sheet"]
-
 _FRAME = (132, 176)  # height and width given to one frame
 _CAPTION, _LINE = 46, 15
 _GAP = 10

@@ -15,8 +15,6 @@ from typing import Any
 from headrace.cli.output import STDOUT
 from headrace.errors import HeadraceError
 
-__all__ = ["entry", "main"]
-
 _COMMANDS = (
     "synth",
     "index",

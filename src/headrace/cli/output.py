@@ -17,22 +17,6 @@ from headrace.errors import HeadraceError, UsageError
 if TYPE_CHECKING:
     from headrace.measure.bench import Watch
 
-__all__ = [
-    "JsonOutput",
-    "add_json_option",
-    "add_workers_option",
-    "each_of",
-    "one_line",
-    "plural",
-    "print_failures",
-    "print_resume_hint",
-    "print_table",
-    "progress_bar",
-    "readable_bytes",
-    "run_line",
-    "status_line",
-]
-
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 

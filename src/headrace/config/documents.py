@@ -10,16 +10,6 @@ from typing import Any
 from headrace.config.typed import nearest, unknown_key
 from headrace.errors import UsageError
 
-__all__ = [
-    "TOP_KEYS",
-    "find_document",
-    "overridden",
-    "packaged_mixtures",
-    "parse_override",
-    "read_document",
-    "to_yaml",
-]
-
 TOP_KEYS = ("root", "defaults", "sources")
 
 

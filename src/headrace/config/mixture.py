@@ -14,9 +14,6 @@ from headrace.config.registry import known_by_any_name
 from headrace.config.typed import mapping, nearest, shown
 from headrace.errors import UsageError
 
-__all__ = ["Mixture", "Source"]
-
-
 #: Lowest value of the numbers, and whether they must be whole.
 _NUMBERS = {
     "offset": (1, True),

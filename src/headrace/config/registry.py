@@ -11,14 +11,6 @@ from pathlib import Path
 from headrace.config.typed import nearest
 from headrace.errors import UnknownDatasetError
 
-__all__ = [
-    "KnownDataset",
-    "known_by_any_name",
-    "known_dataset",
-    "known_datasets",
-    "known_for_folder",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class KnownDataset:

@@ -14,8 +14,6 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from headrace.errors import UsageError
 
-__all__ = ["mapping", "nearest", "plain", "shown", "typed", "unknown_key"]
-
 _T = TypeVar("_T")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 

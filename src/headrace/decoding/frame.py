@@ -51,8 +51,6 @@ from headrace.decoding.png import INFLATER_BYTES, decode_png, stored_bytes
 from headrace.decoding.resize import Filter, check_filter, resize_into, workspace_bytes
 from headrace.errors import ImageError, UsageError
 
-__all__ = ["FrameDecoder", "PixelType", "check_camera", "decode_image"]
-
 PixelType: TypeAlias = Literal["uint8", "uint16", "float32"]
 
 _Pixels: TypeAlias = npt.NDArray[np.uint8]

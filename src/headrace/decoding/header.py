@@ -13,8 +13,6 @@ from typing import Literal, TypeAlias
 
 from headrace.errors import ImageError
 
-__all__ = ["MAX_PIXELS", "Encoded", "Encoding", "ImageHeader", "jpeg_segments", "read_header"]
-
 Encoding: TypeAlias = Literal["jpeg", "png"]
 Encoded: TypeAlias = bytes | bytearray | memoryview
 

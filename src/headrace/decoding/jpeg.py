@@ -20,8 +20,6 @@ from headrace.decoding.header import (
 )
 from headrace.errors import ImageError
 
-__all__ = ["decode_jpeg", "is_plain_jpeg"]
-
 #: Encoders write about ten. Each scan of a progressive JPEG may visit every pixel at the cost of a
 #: few bytes, so without a limit a small file could keep a thread busy for hours.
 MAX_SCANS = 100

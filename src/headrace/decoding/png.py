@@ -44,8 +44,6 @@ else:
     HAS_ISAL = True
     _ISAL_ERROR = cast(type[Exception], igzip_lib.error)
 
-__all__ = ["INFLATER_BYTES", "decode_png", "stored_bytes"]
-
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Room: TypeAlias = Callable[[int], Bytes]  #: gives contiguous memory of a size, for one image
 _Chunks: TypeAlias = list[tuple[bytes, int, int]]  # kind, position, length of the data

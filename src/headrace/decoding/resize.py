@@ -24,8 +24,6 @@ import numpy.typing as npt
 
 from headrace.errors import UsageError
 
-__all__ = ["Filter", "check_filter", "resize_into", "use_one_thread_per_call", "workspace_bytes"]
-
 Filter: TypeAlias = Literal["bilinear", "area", "nearest"]
 
 _FILTERS = get_args(Filter)

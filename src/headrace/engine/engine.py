@@ -31,8 +31,6 @@ from headrace.engine.statistics import Counters, EngineStatistics, StageStatisti
 from headrace.engine.stream import BatchSource, Gate, Pending, Stream
 from headrace.errors import UsageError
 
-__all__ = ["Engine", "TaskQueue", "Worker"]
-
 _LOOK_SECONDS = 0.25  # how often free memory is looked at
 _POLL_SECONDS = 0.01  # a batch that is being filled takes 50 ms
 _CLEARLY = 256 << 20  # more than the floor before prefetch grows back, or a quarter of it if less

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Generic, TypeVar
 
-__all__ = ["FeederStatistics", "Feeders"]
-
 T = TypeVar("T")
 
 

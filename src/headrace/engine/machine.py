@@ -10,17 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "KernelKills",
-    "MemoryGroup",
-    "allowed_cpus",
-    "allowed_memory",
-    "available_memory",
-    "descendants",
-    "keep_freed_memory",
-    "memory_groups",
-]
-
 _ROOT = Path("/sys/fs/cgroup")
 _PROC = Path("/proc")
 _UNLIMITED = 1 << 62

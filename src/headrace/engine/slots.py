@@ -28,22 +28,6 @@ from numpy.typing import NDArray
 from headrace.engine.statistics import BudgetStatistics
 from headrace.errors import BudgetError
 
-__all__ = [
-    "NOT_SHARED",
-    "ArraySpec",
-    "Budget",
-    "Lock",
-    "Region",
-    "Returned",
-    "SharedMemory",
-    "Slot",
-    "SlotPool",
-    "map_region",
-    "sharing_is_possible",
-    "slot_bytes",
-    "slot_views",
-]
-
 _ALIGN = 64  # a cache line, so that neighbouring arrays share none
 
 NOT_SHARED = -1  #: place of a slot that only this process has

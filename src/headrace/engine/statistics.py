@@ -4,14 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = [
-    "BudgetStatistics",
-    "Counters",
-    "EngineStatistics",
-    "StageStatistics",
-    "StreamStatistics",
-]
-
 
 class Counters:
     """What one thread has done; only that thread writes, so there is no lock."""

@@ -14,8 +14,6 @@ from headrace.engine.slots import Arrays, SlotPool
 from headrace.engine.statistics import StreamStatistics
 from headrace.errors import BudgetError
 
-__all__ = ["BatchSource", "Filled", "Pending", "Stream"]
-
 _STUCK_SECONDS = 0.1  # how long all slots may be with the consumer before another one is made
 _NOTABLE_SECONDS = 0.001  # a wait that is more than waking up
 

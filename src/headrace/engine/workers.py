@@ -50,19 +50,6 @@ from headrace.engine.statistics import Counters
 from headrace.errors import BudgetError, HeadraceError, WorkerError
 from headrace.jobs import from_portable, start_python, to_portable
 
-__all__ = [
-    "PROCESS_BYTES",
-    "Charges",
-    "Done",
-    "Fill",
-    "Filler",
-    "Plan",
-    "Work",
-    "Worker",
-    "Workers",
-    "serve",
-]
-
 #: Seconds that a thread works before it starts a process: a loader that is used for a few batches
 #: starts none, and the first batch has the CPUs for itself. Starting takes 0.3 s of CPU time.
 START_AFTER = 0.2

@@ -21,18 +21,6 @@ from typing import Any, NamedTuple, Protocol
 
 from headrace.errors import RecordError
 
-__all__ = [
-    "BYTES",
-    "EMPTY",
-    "FLOATS",
-    "INTS",
-    "ListPlace",
-    "blob_ends",
-    "blob_place",
-    "packed_place",
-    "walk",
-]
-
 EMPTY, BYTES, FLOATS, INTS = 0, 1, 2, 3
 _KIND_NAMES = {EMPTY: "nothing", BYTES: "bytes", FLOATS: "floats", INTS: "integers"}
 _FIRST, _SECOND = 0x0A, 0x12  # tags of length-delimited fields 1 and 2

@@ -39,21 +39,6 @@ from headrace.formats.example import (
 )
 from headrace.formats.features import Field, Schema
 
-__all__ = [
-    "BLOBS",
-    "FIXED",
-    "SPAN",
-    "EpisodePlaces",
-    "Part",
-    "RecordIndex",
-    "blobs",
-    "decode_varints",
-    "index_record",
-    "parts_of",
-    "plan",
-    "values",
-]
-
 FIXED, BLOBS, SPAN = "fixed", "blobs", "span"
 ABSENT = 0  #: start of a part that a record has no values of; no list can start at byte 0
 #: The most bytes of one decoded tensor. Not measured: far above any step of robot data

@@ -27,17 +27,6 @@ import numpy as np
 
 from headrace.errors import DatasetError, UnknownFieldError
 
-__all__ = [
-    "FEATURES_FILE",
-    "INFO_FILE",
-    "STEPS",
-    "Field",
-    "Schema",
-    "parse_features",
-    "read_features",
-    "read_metadata",
-]
-
 INFO_FILE = "dataset_info.json"
 FEATURES_FILE = "features.json"
 COPY_AGAIN = "Copy it again from the source of the data"

@@ -21,8 +21,6 @@ from headrace.formats.features import (
     read_metadata,
 )
 
-__all__ = ["RldsDataset", "ShardFile", "find_datasets", "read_dataset"]
-
 _DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
 _SEARCH_DEPTH = 4  # root / dataset / config / version
 

@@ -16,8 +16,6 @@ import crc32c
 
 from headrace.errors import RecordError
 
-__all__ = ["FOOTER", "HEADER", "masked_crc", "payload_is_intact", "record_places"]
-
 HEADER = 12  #: bytes before a payload
 FOOTER = 4  #: bytes after a payload
 _MASK_DELTA = 0xA282EAD8

@@ -19,8 +19,6 @@ from headrace.sampling.bijection import Ints
 from headrace.sampling.ranks import draws_after, rank_numbers
 from headrace.sampling.sampler import SamplerState
 
-__all__ = ["BatchPlanner", "EndlessLoader", "TrainingSequence", "ValidationSequence", "make_engine"]
-
 _log = logging.getLogger("headrace")
 
 _PLANNED_SAMPLES = 4096  # planned at once: numpy's cost per call is shared by many samples

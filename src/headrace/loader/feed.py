@@ -27,8 +27,6 @@ from headrace.loader.work import SampleTasks, SampleWork, Skipped
 from headrace.reading.local import LocalFiles, shared_files
 from headrace.sampling.sampler import ValidationOrder
 
-__all__ = ["LoaderStatistics", "MixtureFeed"]
-
 
 @dataclass(frozen=True, slots=True)
 class LoaderStatistics:

@@ -14,8 +14,6 @@ from headrace.loader.batch import Batch
 from headrace.loader.feed import LoaderStatistics, MixtureFeed
 from headrace.loader.options import LoaderFields, LoaderOptions, changed_options
 
-__all__ = ["Loader", "feed_of", "loader_over"]
-
 
 class Loader:
     """Endless batches of a mixture, on lease: a batch's memory is reused once it is let go.

@@ -30,17 +30,6 @@ from headrace.reading.local import LocalFiles
 from headrace.sampling.items import SourceItems, steps_from_seconds, valid_starts
 from headrace.sampling.sampler import Sampler, digest, resolve_weights
 
-__all__ = [
-    "NumberField",
-    "OpenedMixture",
-    "OpenedSource",
-    "RobotNames",
-    "TextField",
-    "number_width",
-    "open_sources",
-    "window_steps",
-]
-
 Ints = NDArray[np.int64]
 
 _DEFAULT_OFFSET = 5  # steps; what the reference mixture uses where it says nothing else

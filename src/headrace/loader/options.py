@@ -18,22 +18,6 @@ from headrace.engine.machine import allowed_memory
 from headrace.errors import UsageError
 from headrace.sampling.items import WindowMode, frame_offsets
 
-__all__ = [
-    "ActionMode",
-    "LoaderFields",
-    "LoaderOptions",
-    "Metadata",
-    "OnError",
-    "RowFields",
-    "RowOptions",
-    "SharedOptions",
-    "Shuffle",
-    "WindowSpec",
-    "changed_options",
-    "parse_size",
-    "rank_and_world_size",
-]
-
 ActionMode: TypeAlias = Literal["first", "sum"]
 Metadata: TypeAlias = Literal["none", "dataset", "full"]
 OnError: TypeAlias = Literal["raise", "skip"]

@@ -17,16 +17,6 @@ from headrace.loader.options import LoaderOptions
 from headrace.sampling.bijection import Ints
 from headrace.sampling.sampler import Draws
 
-__all__ = [
-    "Column",
-    "PendingBatch",
-    "Plan",
-    "Planner",
-    "Sample",
-    "SamplePlan",
-    "SampleTask",
-]
-
 #: A task costs 100 us beside its samples, and what follows a decode finds cold caches: large tasks
 #: are cheaper. Each also takes Python's lock from the training step twice: with tasks of half this
 #: size a step bound by Python was 19% slower than over a batch that is there, with these 3%

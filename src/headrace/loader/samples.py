@@ -26,8 +26,6 @@ from headrace.loader.work import SampleFiller, SampleWork
 from headrace.reading.local import shared_files
 from headrace.sampling.sampler import Draws
 
-__all__ = ["MixtureSamples"]
-
 
 class _NoBudget:
     """Samples that are read one by one are not charged to a budget."""

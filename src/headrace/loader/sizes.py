@@ -13,8 +13,6 @@ from headrace.errors import BudgetError
 from headrace.loader.mixture import OpenedSource
 from headrace.loader.options import LoaderOptions
 
-__all__ = ["Sizes", "batch_specs", "camera_size", "requested_workers"]
-
 #: Batches that wait ready for the consumer at first: 100 MB at batch 64 of 256x256 pairs. More do
 #: not make an even consumer faster (benchmarks/results has the sweep).
 PREFETCH = 4

@@ -26,9 +26,6 @@ from headrace.loader.sizes import camera_size
 from headrace.reading.local import FileLeases, LocalFiles, shared_files
 from headrace.sampling.bijection import Ints
 
-__all__ = ["SampleFiller", "SampleTasks", "SampleWork", "Skipped", "SkippedSamples"]
-
-
 _KEPT_ERRORS = 100
 _WHAT = "reading and decoding on one thread"
 

@@ -21,19 +21,6 @@ from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.runs import RESULT, Outcome, new_run, summarise, write_json
 
-__all__ = [
-    "Begun",
-    "Comparison",
-    "Conversion",
-    "Watch",
-    "begin",
-    "bench",
-    "compare",
-    "draw_report",
-    "measure_limit",
-    "run_once",
-]
-
 _log = logging.getLogger("headrace")
 
 #: Told what happens: a title ("headrace, round 2") and what is seen of the process.

@@ -15,8 +15,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PERCENTILES", "Batches", "Memory", "finite", "finite_column", "percentiles"]
-
 Floats: TypeAlias = NDArray[np.float64]
 
 PERCENTILES = (50, 90, 99)

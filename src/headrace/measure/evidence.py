@@ -13,17 +13,6 @@ from headrace.measure.columns import finite
 from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.runs import Run
 
-__all__ = [
-    "AT_LIMIT",
-    "NEAR_LIMIT",
-    "STARVED",
-    "Evidence",
-    "SourceCost",
-    "evidence_lines",
-    "run_evidence",
-    "source_lines",
-]
-
 #: A step that waits no more than this share of its time is not starved. The design asks for 1% on
 #: the largest machine; below 2% no change to the data would be noticed.
 STARVED = 0.02

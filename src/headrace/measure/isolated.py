@@ -28,16 +28,6 @@ from headrace.jobs import start_python
 from headrace.measure.machine import MemoryWatch
 from headrace.measure.runs import BATCHES, Outcome, RunWriter, write_json
 
-__all__ = [
-    "GRACE_SECONDS",
-    "Look",
-    "Sight",
-    "Stop",
-    "end_leftovers",
-    "supervise",
-    "supervise_command",
-]
-
 #: From SIGTERM to SIGKILL. Enough to write what was measured; a process that hangs gets no more.
 GRACE_SECONDS = 5.0
 _LOOK_SECONDS = 0.5

@@ -13,8 +13,6 @@ from headrace.config.typed import nearest, plain, typed
 from headrace.errors import UsageError
 from headrace.loader.options import LoaderOptions
 
-__all__ = ["JOB_KEYS", "OWN_KEYS", "BenchSettings", "Job", "jobs_of"]
-
 #: `loader.` keys that every backend gets.
 JOB_KEYS = ("batch_size", "image_size", "seed", "metadata", "workers")
 #: `loader.` keys that only headrace's own loader has; the same as `headrace.` ones.

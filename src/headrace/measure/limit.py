@@ -30,8 +30,6 @@ from headrace.loader.mixture import OpenedSource
 from headrace.loader.plan import Sample
 from headrace.measure.evidence import SourceCost
 
-__all__ = ["DecodeLimit", "StorageLimit", "decode_limit", "source_costs", "storage_limit"]
-
 #: From handing out the work to the moment that counts: all processes must run by then, because one
 #: alone has the other cores' caches and clock for itself.
 _START_SECONDS = 1.5

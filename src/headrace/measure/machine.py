@@ -17,16 +17,6 @@ import psutil
 
 from headrace.engine.machine import allowed_cpus, descendants
 
-__all__ = [
-    "MemoryWatch",
-    "TreeMemory",
-    "finish_queued_work",
-    "machine_facts",
-    "tree_cpu_seconds",
-    "tree_memory",
-    "tree_read_bytes",
-]
-
 _PACKAGES = (
     "headrace",
     "numpy",

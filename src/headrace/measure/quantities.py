@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["amount", "megabytes", "seconds", "share"]
-
 
 def seconds(value: float | None) -> str:
     """A time.

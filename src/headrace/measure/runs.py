@@ -34,31 +34,6 @@ from headrace.errors import DataError, UsageError
 from headrace.files import atomic_write, replacing
 from headrace.measure.columns import Batches, Memory, finite
 
-__all__ = [
-    "BATCHES",
-    "DOCTOR",
-    "MEMORY",
-    "RESULT",
-    "RUN_FILES",
-    "Outcome",
-    "Run",
-    "RunReader",
-    "RunWriter",
-    "Share",
-    "Stage",
-    "Status",
-    "Step",
-    "StepClock",
-    "new_run",
-    "objects",
-    "outcome_of",
-    "read_object",
-    "read_run",
-    "source_counts",
-    "summarise",
-    "write_json",
-]
-
 RESULT, BATCHES, MEMORY = "result.json", "batch_times.jsonl", "memory.jsonl"
 DOCTOR = "doctor.json"
 #: A folder with any of these is a run.

@@ -28,18 +28,6 @@ from headrace.measure.runs import Run
 if TYPE_CHECKING:
     from headrace.measure.report.comparison import Range
 
-__all__ = [
-    "Change",
-    "Kind",
-    "Verdict",
-    "comparison_verdict",
-    "could_be_data",
-    "give_verdict",
-    "nearer_limit",
-    "run_verdict",
-    "verdict_text",
-]
-
 #: A loop that waits for more of its time than this does too little to get in the way.
 ONLY_WAITS = 0.9
 #: With less idle time than this the workers are the limit, where the limits were not measured.

@@ -25,8 +25,6 @@ from headrace.measure.limit import decode_limit, storage_limit
 from headrace.measure.machine import tree_cpu_seconds, tree_read_bytes
 from headrace.measure.runs import RunWriter, Step, source_counts, write_json
 
-__all__: list[str] = []
-
 _REPORT_SECONDS = 0.5
 
 #: Sends a message to the process that watches.

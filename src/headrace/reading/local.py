@@ -18,8 +18,6 @@ from functools import cache
 
 from headrace.errors import DatasetError
 
-__all__ = ["ByteRange", "FileLeases", "LocalFiles", "LocalFilesStatistics", "shared_files"]
-
 Stamp = tuple[int, int]  #: size and mtime_ns of a file
 _Key = tuple[str, Stamp | None]
 

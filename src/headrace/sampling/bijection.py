@@ -26,8 +26,6 @@ import numpy.typing as npt
 
 from headrace.errors import UsageError
 
-__all__ = ["Ints", "Words", "check_seed", "hash_ints", "name_key", "permute", "to_range"]
-
 Words: TypeAlias = npt.NDArray[np.uint64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 

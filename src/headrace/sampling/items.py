@@ -18,16 +18,6 @@ import numpy.typing as npt
 from headrace.errors import UsageError
 from headrace.sampling.bijection import Ints, Words, hash_ints, permute, to_range
 
-__all__ = [
-    "ItemTable",
-    "RowWindows",
-    "SourceItems",
-    "WindowMode",
-    "frame_offsets",
-    "steps_from_seconds",
-    "valid_starts",
-]
-
 WindowMode: TypeAlias = Literal["endpoints", "all", "stride", "fixed_n"]
 
 _START_KEY = 0x7374617274  # "start": a hash that is independent of the order of the items

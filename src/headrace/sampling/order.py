@@ -21,8 +21,6 @@ import numpy.typing as npt
 from headrace.errors import UsageError
 from headrace.sampling.bijection import Ints, check_seed, hash_ints, permute
 
-__all__ = ["LocalOrder"]
-
 _GROUPS, _PARTS, _STEP = 0x67726F757073, 0x7061727473, 0x73746570  # "groups", "parts", "step"
 _KEPT_PASSES = 3  # a batch spans two passes, and a resume may look back
 

@@ -11,8 +11,6 @@ import numpy as np
 from headrace.errors import UsageError
 from headrace.sampling.bijection import Ints
 
-__all__ = ["draws_after", "rank_numbers"]
-
 
 def rank_numbers(
     draws: int, batch: int, batch_size: int, rank: int = 0, world_size: int = 1

@@ -27,17 +27,6 @@ from headrace.errors import UsageError
 from headrace.sampling.bijection import Ints, Words, check_seed, hash_ints, name_key, permute
 from headrace.sampling.items import ItemTable, SourceItems
 
-__all__ = [
-    "Draws",
-    "Sampler",
-    "SamplerState",
-    "Shares",
-    "ValidationOrder",
-    "differences",
-    "digest",
-    "resolve_weights",
-]
-
 _Ints32: TypeAlias = npt.NDArray[np.int32]
 
 #: Draws in a block: 29 sources of 0.03 get 2,260 or 2,259 places, equal to within 0.05%.

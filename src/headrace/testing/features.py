@@ -24,22 +24,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, cast
 
-__all__ = [
-    "Dialect",
-    "Feature",
-    "FeaturesDict",
-    "Image",
-    "Scalar",
-    "Sequence",
-    "Shape",
-    "Steps",
-    "Tensor",
-    "Text",
-    "image_features",
-    "parse_features",
-    "to_json",
-]
-
 Shape: TypeAlias = tuple[int | None, ...]
 Dialect: TypeAlias = Literal["current", "typed", "older"]
 

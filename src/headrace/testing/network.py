@@ -39,9 +39,6 @@ from headrace.testing.synth import (
 )
 from headrace.testing.writer import clear_errors, staged
 
-__all__ = ["FILES", "FULL_ROWS", "SCHEMA", "SynthesizedRows", "shard_table", "synthesize_network"]
-
-
 FILES = {"train": 180, "test": 20}
 #: Rows per file with which the 200 files have 1.8 GB.
 FULL_ROWS = 425_000

@@ -19,8 +19,6 @@ from headrace.testing.picture import DepthScene, Scene, View, seeded
 from headrace.testing.values import displacements, draw_path, encode_image
 from headrace.testing.writer import Values
 
-__all__ = ["OddDataset", "datasets"]
-
 _Layout: TypeAlias = dict[str, list[list[int]]]
 _StepMaker: TypeAlias = Callable[["Step"], Values]
 

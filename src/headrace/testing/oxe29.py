@@ -19,8 +19,6 @@ from headrace.testing.picture import seeded
 from headrace.testing.values import EpisodeMaker, draw_path, instruction, pushing
 from headrace.testing.writer import Values
 
-__all__ = ["OxeDataset", "dataset", "datasets", "episode_values", "plain_datasets"]
-
 _VARIATION = 0.4  # of an episode's length around the mean
 _HOLDOUT = 8  # training episodes per held-out episode
 _EPISODES_PER_SHARD = 64  # at most, once a split is larger than its default few shards

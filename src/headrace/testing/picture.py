@@ -18,8 +18,6 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DepthScene", "Scene", "Tag", "View", "draw_tag", "find_object", "read_tag", "seeded"]
-
 _Pixels: TypeAlias = npt.NDArray[np.uint8]
 _Floats: TypeAlias = npt.NDArray[np.float32]
 _Colour: TypeAlias = tuple[int, int, int]

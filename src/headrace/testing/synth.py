@@ -33,8 +33,6 @@ from headrace.testing.writer import (
     write_shard,
 )
 
-__all__ = ["Progress", "Synthesized", "SyntheticDataset", "synthesize"]
-
 
 class SyntheticDataset(Protocol):
     """A dataset that can be written, and whose every value is known without reading it back."""

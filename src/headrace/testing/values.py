@@ -31,17 +31,6 @@ from headrace.testing import features as f
 from headrace.testing.picture import DepthScene, Scene, View, seeded
 from headrace.testing.writer import Values
 
-__all__ = [
-    "EpisodeMaker",
-    "displacements",
-    "draw_path",
-    "encode_image",
-    "encode_png",
-    "instruction",
-    "pushing",
-    "waypoints",
-]
-
 _CODES = 512  # places for the code points of an instruction
 
 

@@ -35,22 +35,6 @@ from headrace.errors import DatasetError, UsageError
 from headrace.files import atomic_write
 from headrace.testing import features as f
 
-__all__ = [
-    "ShardReport",
-    "Values",
-    "clear_errors",
-    "encode_example",
-    "encode_varints",
-    "masked_crc",
-    "shard_name",
-    "staged",
-    "varint",
-    "write_dataset",
-    "write_metadata",
-    "write_record",
-    "write_shard",
-]
-
 Values: TypeAlias = dict[str, Any]
 _Chunks: TypeAlias = list[bytes]
 

@@ -42,8 +42,6 @@ from headrace.measure.runs import (
 )
 from headrace.measure.verdict import Verdict, give_verdict, verdict_text
 
-__all__ = ["SLOTS_WANTED", "Doctor", "loader_figures", "with_limits"]
-
 _T = TypeVar("_T")
 _log = logging.getLogger("headrace")
 

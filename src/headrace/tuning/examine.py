@@ -27,8 +27,6 @@ from headrace.measure.runs import DOCTOR, read_run, write_json
 from headrace.measure.verdict import Verdict, could_be_data, give_verdict, verdict_text
 from headrace.tuning.doctor import SLOTS_WANTED, Doctor, loader_figures, with_limits
 
-__all__ = ["StepExamination", "examine", "examine_step"]
-
 _DRAINED = 3  # a third of the time alone: what was prefetched before is not counted
 _CYCLES = 10  # of the longest wait: workers on several batches finish them in bursts
 _MOST = 20  # times the time alone

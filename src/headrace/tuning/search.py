@@ -28,9 +28,6 @@ from headrace.measure.baselines.baseline import Baseline, Knob
 from headrace.tuning.study.results import Contrast, Row, contrast
 from headrace.tuning.study.trial import Attempt, Trial
 
-__all__ = ["LEAST_RUNS", "Changes", "Found", "Search", "Space", "Tried", "fitting"]
-__all__ += ["overrides", "space_of", "words"]
-
 #: A configuration: what differs from the defaults, by the keys of overrides.
 Changes: TypeAlias = Mapping[str, Any]
 #: The same as the place of each option's value, 0 for the default: what Optuna samples.

@@ -43,8 +43,6 @@ from headrace.tuning.study.ledger import RunFolder, Tell
 from headrace.tuning.study.results import contrast, markdown_table, setup_lines
 from headrace.tuning.study.trial import Attempt, Trial
 
-__all__ = ["Tuned", "combination_rows", "option_rows", "tune", "verdict"]
-
 #: headrace is meant to need no tuning: only more than this is reported as a gain.
 _KEEP_OWN = 1.05
 #: What starting a process takes at least, beside what is measured.

@@ -24,17 +24,6 @@ from headrace.formats.parquet.files import ParquetStamp, RowGroup, read_row_grou
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Prepare",
-    "Records",
-    "Rows",
-    "columns_of",
-    "decode",
-    "plain_columns",
-    "prepare_key",
-    "record_type",
-]
-
 Rows: TypeAlias = dict[str, NDArray[Any]]
 #: Turns a decoded row group into columns, once; rows stay in their order. With an attribute
 #: `numbered` that is true it is also given `first_row`, the number of its first row in the file.

@@ -23,16 +23,6 @@ from headrace.sampling.bijection import Ints
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = [
-    "Columns",
-    "Footer",
-    "ParquetStamp",
-    "RowGroup",
-    "RowGroups",
-    "read_footer",
-    "read_row_groups",
-]
-
 #: Names and Arrow types.
 Columns = tuple[tuple[str, str], ...]
 

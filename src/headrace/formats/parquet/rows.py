@@ -20,8 +20,6 @@ from headrace.formats.parquet.store import RowGroupStore, StoreUnusable
 from headrace.jobs import ProcessPool, WorkerLost, from_portable, to_portable
 from headrace.sampling.bijection import Ints
 
-__all__ = ["CacheStatistics", "RowAccess", "fill_store"]
-
 _log = logging.getLogger("headrace")
 
 #: Below this many rows the work is done before worker processes have started (0.3 s).

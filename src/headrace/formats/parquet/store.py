@@ -29,8 +29,6 @@ from headrace.files import replacing
 from headrace.formats.parquet.columns import Records, record_type
 from headrace.formats.parquet.files import ParquetStamp, RowGroups
 
-__all__ = ["RowGroupStore", "StoreUnusable"]
-
 _MAGIC = b"hrrows01"
 _HEAD = struct.Struct("<8sQ")  # magic, bytes of the description that follows
 _ALIGN = 64

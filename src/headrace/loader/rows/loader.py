@@ -40,8 +40,6 @@ from headrace.loader.sizes import (
 )
 from headrace.sampling.bijection import Ints
 
-__all__ = ["RowLoader", "RowLoaderStatistics"]
-
 #: Memory for processes and their row groups where there is no store: two of them by default, which
 #: took 1 GB in all, Arrow's own memory included.
 _PROCESSES_BYTES = 640 << 20

@@ -17,8 +17,6 @@ from headrace.sampling.items import RowWindows, SourceItems
 from headrace.sampling.order import LocalOrder
 from headrace.sampling.sampler import Sampler
 
-__all__ = ["MOST_WINDOWS", "RowOrder", "RowPlan", "RowPlanner", "fingerprint_of", "order_of"]
-
 _NAME = "rows"  # part of the sampler's key; not the path, so that data may be moved
 
 

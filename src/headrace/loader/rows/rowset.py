@@ -19,8 +19,6 @@ from headrace.formats.parquet.store import RowGroupStore
 from headrace.loader.options import parse_size
 from headrace.sampling.items import RowWindows
 
-__all__ = ["RowSet"]
-
 #: Row groups smaller than this are stored and shuffled (`local`) several together: a file of the
 #: store is then some MB, and 8 of them open are 8,000 windows of 64 rows to mix. Not tuned.
 PIECE_ROWS = 65_536

@@ -19,8 +19,6 @@ from headrace.loader.rows.plan import RowPlan
 from headrace.loader.rows.rowset import RowSet
 from headrace.sampling.bijection import Ints
 
-__all__ = ["Outputs", "RowTransform", "RowWork", "WindowDraw"]
-
 #: Name to shape and type of one window's values.
 Outputs: TypeAlias = Mapping[str, tuple[tuple[int, ...], Any]]
 

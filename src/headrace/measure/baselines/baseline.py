@@ -20,18 +20,6 @@ from headrace.loader import Batch
 from headrace.loader.sizes import requested_workers
 from headrace.measure.job import Job
 
-__all__ = [
-    "Baseline",
-    "Conversion",
-    "Delivery",
-    "Knob",
-    "Opened",
-    "Validates",
-    "check_installed",
-    "child_processes",
-    "job_workers",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Knob:

@@ -21,17 +21,6 @@ from headrace.measure.baselines.baseline import Baseline, Delivery, Knob, job_wo
 from headrace.measure.job import Job
 from headrace.sampling.items import SourceItems
 
-__all__ = [
-    "BASELINE",
-    "OPTIONS",
-    "SHUFFLE",
-    "Item",
-    "ItemSource",
-    "batches",
-    "grain_knobs",
-    "resolve_counts",
-]
-
 OPTIONS: dict[str, Any] = {
     # Threads that fill batches, in each process; None: as many as CPUs without processes, else 1
     # (the documentation advises against many where reading is not what takes the time).

@@ -12,8 +12,6 @@ from headrace.loader.sizes import PREFETCH
 from headrace.measure.baselines.baseline import Baseline, Knob
 from headrace.measure.job import OWN_KEYS, Job
 
-__all__ = ["BASELINE"]
-
 
 class _Native:
     def __init__(self, job: Job) -> None:

@@ -26,16 +26,6 @@ from headrace.loader.samples import MixtureSamples
 from headrace.measure.baselines.baseline import Baseline, Delivery, Knob, job_workers
 from headrace.measure.job import Job
 
-__all__ = [
-    "BASELINE",
-    "OPTIONS",
-    "fill_frames",
-    "identity",
-    "numpy_frames",
-    "worker_knobs",
-    "worker_settings",
-]
-
 OPTIONS: dict[str, Any] = {
     "workers": None,  # as many as CPUs: DataLoader's own "suggested max number of worker"
     "prefetch_factor": 2,  # DataLoader's default

@@ -20,20 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Bands",
-    "Bar",
-    "Line",
-    "Plot",
-    "Scale",
-    "bar_chart",
-    "dot_chart",
-    "line_chart",
-    "nothing",
-    "stacked_areas",
-    "stacked_columns",
-]
-
 Floats = NDArray[np.float64]
 #: Names and styles of bands, from the bottom up; the style None is for the rest.
 Bands = Sequence[tuple[str, int | None]]

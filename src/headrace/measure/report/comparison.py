@@ -11,8 +11,6 @@ from headrace.errors import HeadraceError
 from headrace.measure.columns import finite
 from headrace.measure.runs import RUN_FILES, Run, objects, read_object, read_run
 
-__all__ = ["Range", "expand", "named_apart", "read_runs"]
-
 
 @dataclass(frozen=True, slots=True)
 class Range:

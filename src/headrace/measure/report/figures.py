@@ -26,18 +26,6 @@ from headrace.measure.report.charts import (
 )
 from headrace.measure.runs import Run
 
-__all__ = [
-    "batch_times",
-    "memory",
-    "mixture_over_time",
-    "mixture_windows",
-    "mixtures_over_time",
-    "run_figures",
-    "shares",
-    "stages",
-    "throughput",
-]
-
 Floats = NDArray[np.float64]
 #: Most points of one line: about one a pixel of the charts, which are 636 wide.
 _POINTS = 600

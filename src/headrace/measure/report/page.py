@@ -36,8 +36,6 @@ from headrace.measure.report.tables import (
 from headrace.measure.runs import Run, read_run
 from headrace.measure.verdict import comparison_verdict
 
-__all__ = ["write_comparison", "write_run_report"]
-
 #: With more runs than this in one page, mixtures over time are in the runs' own reports only.
 _MIXTURES = 6
 

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from headrace.measure.columns import Batches
 
-__all__ = ["Group", "SlowBatch", "SwitchStay", "by_dominant", "slowest", "switch_stay", "switches"]
-
 #: Most datasets with a row of their own.
 _ROWS = 12
 _SLOWEST = 10

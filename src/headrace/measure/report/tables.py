@@ -13,17 +13,6 @@ from headrace.measure.runs import Run
 from headrace.measure.theme import printable
 from headrace.measure.verdict import run_verdict
 
-__all__ = [
-    "COLUMNS",
-    "Table",
-    "dominant_table",
-    "mixture_summary",
-    "run_tables",
-    "slowest_table",
-    "summary_cells",
-    "switch_table",
-]
-
 #: Heads of the summary's columns; those between the first and the last hold figures.
 COLUMNS = (
     "run",

@@ -27,18 +27,6 @@ from headrace.outputs.lightning.framework import (
 )
 from headrace.outputs.torch import TorchLoader
 
-__all__ = [
-    "BatchMix",
-    "DatasetUsage",
-    "Memory",
-    "ProgressLine",
-    "Summary",
-    "Throughput",
-    "checked_interval",
-    "default_callbacks",
-    "find_loader",
-]
-
 _MB = 1e6
 #: A killed run loses at most the records of this many seconds, or of this many batches.
 _WRITE_SECONDS = 2.0

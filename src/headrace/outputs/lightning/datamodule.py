@@ -34,8 +34,6 @@ from headrace.outputs.torch.device import checked_layout
 from headrace.outputs.torch.loader import Decode
 from headrace.reading.local import shared_files
 
-__all__ = ["HeadraceDataModule", "TrainingBatches"]
-
 _log = logging.getLogger("headrace")
 
 

@@ -26,19 +26,6 @@ from headrace.loader import Batch
 from headrace.loader.batch import EncodedBatch
 from headrace.outputs.torch.jpeg import JpegDecoder
 
-__all__ = [
-    "Ahead",
-    "Copying",
-    "CudaTarget",
-    "Decoded",
-    "Layout",
-    "Source",
-    "TorchBatch",
-    "checked_device",
-    "checked_layout",
-    "to_tensors",
-]
-
 _cuda: Any = torch.cuda  # much of it has no types
 
 Layout: TypeAlias = Literal["BCTHW", "BTHWC"]

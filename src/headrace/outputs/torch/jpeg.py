@@ -29,8 +29,6 @@ from torch.nn.functional import interpolate
 
 from headrace.errors import UsageError
 
-__all__ = ["Choice", "JpegDecoder", "Who", "device_decoder_missing", "refuse_decoding", "resize"]
-
 _cuda: Any = torch.cuda  # much of it has no types
 
 #: JPEGs to pixels [h, w, 3] on a device; a RuntimeError if one of them is refused.

@@ -53,8 +53,6 @@ from headrace.outputs.torch.jpeg import (
 )
 from headrace.sampling.ranks import draws_after
 
-__all__ = ["Decode", "TorchLoader", "ValidationLoader"]
-
 Decode: TypeAlias = Literal["cpu", "gpu", "auto"]
 
 _log = logging.getLogger("headrace")

@@ -14,26 +14,6 @@ from torch.nn import functional
 
 from headrace.recipes.laq.config import LaqConfig
 
-__all__ = [
-    "Block",
-    "CrossAttention",
-    "Decoder",
-    "DeltaNetwork",
-    "DinoProjection",
-    "Encoder",
-    "FeedForward",
-    "PixelProjection",
-    "PositionBias",
-    "PositionConvolution",
-    "SelfAttention",
-    "Transformer",
-    "angle_attention",
-    "decoder_sizes",
-    "pair_attention",
-    "patches",
-    "unpatches",
-]
-
 _LOGIT_SCALE = 8.0
 #: Added to the mean square of a vector: far below any real one, and keeps zero at zero.
 _EPS = 1e-24

@@ -9,8 +9,6 @@ from typing import Any, Literal, TypeAlias
 from headrace.config import typed
 from headrace.errors import UsageError
 
-__all__ = ["FRAMES", "Features", "LaqConfig"]
-
 Features: TypeAlias = Literal["dino", "pixel"]
 
 #: Frames of a window: t and t+k.

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from headrace.errors import UsageError
 
-__all__ = ["Ema", "decay_at"]
-
 _WARMUP = 10
 
 

@@ -25,8 +25,6 @@ from headrace.recipes.laq.config import LaqConfig
 from headrace.recipes.laq.nsvq import Nsvq, Quantized
 from headrace.recipes.laq.teachers import Teachers, load_teachers
 
-__all__ = ["Laq", "LaqOutput", "Transfer", "latent_transfer", "trainable_parameters"]
-
 
 @dataclass(frozen=True, slots=True)
 class LaqOutput:

@@ -17,8 +17,6 @@ from torch import distributed as dist
 
 from headrace.recipes.laq.config import LaqConfig
 
-__all__ = ["Nsvq", "Quantized", "Replacement", "replacement_due", "substitute_noise"]
-
 _LEAST_NORM = 1e-12
 
 

@@ -19,8 +19,6 @@ from headrace.recipes.training.options import (
     data_defaults,
 )
 
-__all__ = ["DEFAULTS", "LaqOptions", "read"]
-
 #: Config groups whose defaults are those of a dataclass: `group`, or `group/choice`.
 DEFAULTS = {
     "data/_base": data_defaults(),

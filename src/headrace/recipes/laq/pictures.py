@@ -23,26 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "METRICS",
-    "SAMPLES",
-    "CodeUsage",
-    "Image",
-    "Plot",
-    "SequenceUsage",
-    "action_dots",
-    "code_bars",
-    "code_usage",
-    "curves",
-    "image_tiles",
-    "picture",
-    "progress_strip",
-    "save_png",
-    "sequence_bars",
-    "sequence_usage",
-    "step_folders",
-]
-
 Image: TypeAlias = NDArray[np.uint8]  #: [H, W, 3]
 Plot: TypeAlias = "Callable[[Axes], None]"  #: draws into axes
 

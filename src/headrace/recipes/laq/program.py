@@ -47,8 +47,6 @@ from headrace.recipes.training.loggers import (
 from headrace.recipes.training.profile import StepProfile, Trace
 from headrace.recipes.training.run_folder import Ended, RunFolder, tee_output, write_result
 
-__all__ = ["train"]
-
 
 def train(options: LaqOptions, run: RunFolder) -> Ended:
     """Train; whatever happens once the folder exists ends in its result.json.

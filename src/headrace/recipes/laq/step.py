@@ -22,17 +22,6 @@ from headrace.recipes.laq.blocks import decoder_sizes
 from headrace.recipes.laq.config import FRAMES, LaqConfig
 from headrace.recipes.training.options import TrainingOptions
 
-__all__ = [
-    "LossWatch",
-    "NonFiniteLossError",
-    "StepFlops",
-    "learning_rate",
-    "make_optimizer",
-    "make_schedule",
-    "provenance",
-    "step_flops",
-]
-
 # -- optimizer -------------------------------------------------------------------------------------
 
 

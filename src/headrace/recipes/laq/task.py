@@ -21,8 +21,6 @@ from headrace.recipes.laq.step import LossWatch, make_optimizer, make_schedule
 from headrace.recipes.training.checkpoints import CheckpointFile, check_same
 from headrace.recipes.training.options import TrainingOptions
 
-__all__ = ["LOG_EVERY", "LaqTask", "check_resumed", "warm_start"]
-
 #: Steps between two values of everything that is logged, except the loss.
 LOG_EVERY = 10
 

@@ -22,8 +22,6 @@ from torch.nn import functional
 from headrace.errors import UsageError
 from headrace.recipes.laq.config import LaqConfig
 
-__all__ = ["DinoV3", "Teachers", "load_dino", "load_raft", "load_teachers"]
-
 
 @dataclass(slots=True)
 class Teachers:

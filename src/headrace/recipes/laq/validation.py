@@ -34,13 +34,6 @@ from headrace.recipes.laq.pictures import (
 from headrace.recipes.training.loggers import logged_step
 from headrace.recipes.training.run_folder import read_rows, write_rows
 
-__all__ = [
-    "FrameErrors",
-    "SampleStore",
-    "Samples",
-    "ValidationPictures",
-]
-
 _log = logging.getLogger("headrace")
 
 _DOTS = 500  # actions drawn: more only cover one another

@@ -8,16 +8,6 @@ from typing import Any, Literal, TypeAlias
 from headrace.errors import UsageError
 from headrace.recipes.network.vocabulary import LENGTH, VOCABULARY
 
-__all__ = [
-    "Attention",
-    "ModelConfig",
-    "Precision",
-    "Remat",
-    "StepFlops",
-    "TrainingConfig",
-    "step_flops",
-]
-
 Attention: TypeAlias = Literal["auto", "xla", "cudnn"]
 Precision: TypeAlias = Literal["auto", "bfloat16", "float32"]
 Remat: TypeAlias = Literal["none", "products", "all"]

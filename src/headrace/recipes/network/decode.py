@@ -17,8 +17,6 @@ import numpy.typing as npt
 from headrace.errors import DataError
 from headrace.recipes.network import vocabulary as v
 
-__all__ = ["Measurement", "decode"]
-
 #: Bytes that follow a token which opens a block.
 _PAYLOAD = {
     v.SRC4: 4,

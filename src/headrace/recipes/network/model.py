@@ -26,20 +26,6 @@ except ModuleNotFoundError as error:
         remedy="pip install 'headrace[jax]', and JAX's own wheel for your accelerator",
     ) from error
 
-__all__ = [
-    "NEEDED",
-    "Batch",
-    "Parameters",
-    "TrainState",
-    "count_parameters",
-    "init",
-    "learning_rate",
-    "logits",
-    "loss",
-    "make_step",
-    "new_state",
-]
-
 Batch: TypeAlias = Mapping[str, Any]  #: the fields of the tokenizer
 Parameters: TypeAlias = dict[str, Any]
 

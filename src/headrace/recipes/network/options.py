@@ -18,8 +18,6 @@ from headrace.recipes.network.config import ModelConfig, TrainingConfig
 from headrace.recipes.training.options import check_path, generated_once
 from headrace.testing import synthesize_network
 
-__all__ = ["DEFAULTS", "NetworkOptions", "read"]
-
 _PRESETS = ("base", "tiny")
 
 

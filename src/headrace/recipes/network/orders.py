@@ -25,8 +25,6 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ORDERS", "ORDERS3", "ORDERS4", "md5_heads", "shuffle_codes"]
-
 Words32: TypeAlias = npt.NDArray[np.uint32]  # sums and products wrap
 
 

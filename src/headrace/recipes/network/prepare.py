@@ -25,18 +25,6 @@ from headrace.errors import DataError, UnknownFieldError, UsageError
 from headrace.recipes.network.orders import md5_heads, shuffle_codes
 from headrace.recipes.network.vocabulary import COLUMNS, FAILED_CODE, encode_rtt
 
-__all__ = [
-    "PREPARED",
-    "SECOND",
-    "BadAddresses",
-    "Findings",
-    "Prepared",
-    "check_policy",
-    "parse_address",
-    "prepare",
-    "survey",
-]
-
 BadAddresses: TypeAlias = Literal["error", "empty"]
 Prepared: TypeAlias = dict[str, npt.NDArray[Any]]
 

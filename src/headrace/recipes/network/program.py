@@ -46,8 +46,6 @@ from headrace.recipes.training.run_folder import (
     write_rows,
 )
 
-__all__ = ["Trained", "examine_training", "train", "train_on"]
-
 jax: Any = _jax  # much of it has no types
 
 

@@ -31,8 +31,6 @@ from headrace.recipes.network.vocabulary import COLUMNS, LENGTH, ROWS
 if TYPE_CHECKING:
     from headrace.outputs.grain import Pipeline
 
-__all__ = ["OUTPUTS", "TOKENS", "PrepareRows", "token_loader", "token_pipeline", "token_rows"]
-
 #: What `tokenize_windows` writes of a window.
 OUTPUTS: dict[str, tuple[tuple[int, ...], str]] = dict.fromkeys(FIELDS, ((LENGTH,), "int32"))
 

@@ -33,8 +33,6 @@ from headrace.recipes.network.vocabulary import (
 )
 from headrace.sampling import Ints, Words, hash_ints, to_range
 
-__all__ = ["FIELDS", "shift_targets", "tokenize", "tokenize_windows"]
-
 #: What a batch has: int32 of [.., 1024] each.
 FIELDS = (
     "inputs",

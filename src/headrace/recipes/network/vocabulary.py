@@ -7,29 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = [
-    "ABSOLUTE",
-    "BYTE",
-    "COLUMNS",
-    "DELTA1",
-    "DELTA4",
-    "DST4",
-    "DST6",
-    "FAILED",
-    "FAILED_CODE",
-    "LENGTH",
-    "ROWS",
-    "RTT",
-    "SPECIAL_NAMES",
-    "SRC4",
-    "SRC6",
-    "START",
-    "THROUGHPUT",
-    "VOCABULARY",
-    "decode_rtt",
-    "encode_rtt",
-]
-
 START = 0  #: a measurement begins; also what sequences are padded with
 SRC4, SRC6 = 1, 2  #: the source's 4 or 16 bytes follow
 DST4, DST6 = 3, 4  #: the destination's

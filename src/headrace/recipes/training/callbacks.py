@@ -15,8 +15,6 @@ from headrace.files import atomic_write
 from headrace.measure import Verdict, verdict_text, write_json
 from headrace.outputs.lightning import HeadraceDataModule
 
-__all__ = ["DoctorWatch", "SeededSteps"]
-
 
 class SeededSteps(Callback):
     """Seeds torch before every batch with a function of (seed, batch, rank).

@@ -21,8 +21,6 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 from headrace.errors import UsageError
 from headrace.files import replacing
 
-__all__ = ["AtomicCheckpoints", "CheckpointFile", "LastCheckpoint", "check_same"]
-
 
 class AtomicCheckpoints(TorchCheckpointIO):
     """Writes beside the file and renames.

@@ -19,8 +19,6 @@ from headrace.config import nearest, plain, read_document, shown
 from headrace.errors import UsageError
 from headrace.recipes import RECIPES, Recipe
 
-__all__ = ["Composed", "Experiment", "compose", "experiments"]
-
 
 @dataclass(frozen=True, slots=True)
 class Experiment:

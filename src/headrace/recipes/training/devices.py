@@ -12,8 +12,6 @@ import torch
 from headrace.engine import allowed_cpus
 from headrace.errors import HeadraceError, UsageError
 
-__all__ = ["Devices", "explain_failure", "peak_flops"]
-
 #: Dense bfloat16 operations a second, by the makers.
 _PEAKS = {
     "B200": 2250e12,

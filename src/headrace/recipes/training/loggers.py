@@ -26,16 +26,6 @@ from lightning.pytorch.loggers import Logger
 
 from headrace.recipes.training.run_folder import read_rows, write_rows
 
-__all__ = [
-    "LossOfEveryStep",
-    "MetricsFile",
-    "WandbChoice",
-    "logged_step",
-    "tensorboard_logger",
-    "wandb_logger",
-    "wandb_mode",
-]
-
 _ADDRESS = "https://api.wandb.ai"
 _SECONDS = 3.0  # to reach it; not measured
 _WRITE_SECONDS = 2.0  # lost when a run is killed, but nothing before a checkpoint

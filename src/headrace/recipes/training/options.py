@@ -21,19 +21,6 @@ from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
 from headrace.testing import synthesize
 
-__all__ = [
-    "DataOptions",
-    "LoadingOptions",
-    "LoggingOptions",
-    "SyntheticData",
-    "TrainingOptions",
-    "agreed",
-    "check_path",
-    "data_defaults",
-    "generated_once",
-]
-
-
 # -- data ------------------------------------------------------------------------------------------
 
 

@@ -23,8 +23,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from headrace.files import atomic_write
 
-__all__ = ["PHASES", "StepProfile", "Trace"]
-
 PHASES = ("dataloader", "forward", "backward", "optimizer", "validation", "checkpoint", "other")
 _NOT_ALWAYS = ("validation", "checkpoint")
 _GAP = "gap"  # between two steps: divided into dataloader and other

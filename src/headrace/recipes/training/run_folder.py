@@ -38,19 +38,6 @@ from headrace.measure import (
     write_json,
 )
 
-__all__ = [
-    "LAST",
-    "Ended",
-    "Resume",
-    "RunFolder",
-    "find_resume",
-    "global_rank",
-    "read_rows",
-    "tee_output",
-    "write_result",
-    "write_rows",
-]
-
 LAST = "last.ckpt"
 _STAMP = r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d"
 _FOLDERS = ("checkpoints", "profiles", "visualizations", "artifacts")

@@ -31,8 +31,6 @@ from headrace.measure.job import OWN_KEYS, BenchSettings, Job, jobs_of
 from headrace.measure.runs import Status
 from headrace.tuning.study.trial import Guard, Trial
 
-__all__ = ["Entry", "Study", "packaged_studies", "plan", "read_study", "study_from"]
-
 #: What a run of a study measures if the file does not say: 20 to 30 batches a second are enough.
 _SECONDS = 8.0
 _KINDS = ("ladder", "grid", "runs")

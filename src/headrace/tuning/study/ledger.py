@@ -24,8 +24,6 @@ from headrace.measure.bench import Watch
 from headrace.measure.isolated import end_leftovers
 from headrace.tuning.study.trial import Attempt, Guard, Trial, try_once
 
-__all__ = ["Ledger", "Round", "RunFolder", "Tell"]
-
 #: Is told of each run that has ended: its title, as `Watch` had it, and its result.
 Tell: TypeAlias = Callable[[str, Attempt], None]
 #: What sets runs of the same trial apart: their round.

@@ -21,9 +21,6 @@ from headrace.measure.runs import Status
 from headrace.tuning.study.document import Study
 from headrace.tuning.study.trial import FIGURES, Attempt, Trial
 
-__all__ = ["HEADS", "Contrast", "Decision", "Row", "Verdict", "cells", "contrast", "csv_text"]
-__all__ += ["decide", "markdown", "markdown_table", "setup_lines"]
-
 #: Rounds from which a difference is stated without a caution.
 _ENOUGH = 3
 

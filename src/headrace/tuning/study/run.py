@@ -30,8 +30,6 @@ from headrace.tuning.study.results import (
 )
 from headrace.tuning.study.trial import Attempt, Trial
 
-__all__ = ["Finished", "order", "run_study"]
-
 #: File, figure, title and unit of each plot.
 _PLOTS: tuple[tuple[str, str, str, Callable[[float | None], str]], ...] = (
     ("throughput", "samples_per_s", "Samples a second", amount),

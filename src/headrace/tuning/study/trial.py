@@ -20,8 +20,6 @@ from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import machine_facts
 from headrace.measure.runs import RunReader, Status, new_run, write_json
 
-__all__ = ["FIGURES", "Attempt", "Guard", "Trial", "try_once"]
-
 
 @dataclass(frozen=True, slots=True)
 class Guard:

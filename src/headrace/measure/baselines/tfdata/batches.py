@@ -19,8 +19,6 @@ from headrace.measure.baselines.tfdata.options import Options
 from headrace.measure.baselines.tfdata.sources import Shape, describe, shares
 from headrace.measure.job import Job
 
-__all__ = ["TfdataBatches"]
-
 if TYPE_CHECKING:  # it imports TensorFlow
     from headrace.measure.baselines.tfdata.pipeline import PythonMixer
 

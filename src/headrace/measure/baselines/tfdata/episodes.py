@@ -13,8 +13,6 @@ from headrace.formats.features import STEPS, Field
 from headrace.measure.baselines.tfdata.options import Options
 from headrace.measure.baselines.tfdata.sources import SourceSpec
 
-__all__ = ["EpisodeReader"]
-
 _ALL_STEPS = 1 << 40  # more than any episode has: a batch of it is the episode
 
 

@@ -33,8 +33,6 @@ from headrace.config.typed import plain, shown, typed
 from headrace.errors import UsageError
 from headrace.measure.baselines.baseline import Knob
 
-__all__ = ["Options", "tfdata_knobs"]
-
 AUTOTUNE = -1  # as in tf.data: it chooses
 
 

@@ -18,8 +18,6 @@ from headrace.measure.baselines.tfdata.episodes import EpisodeReader
 from headrace.measure.baselines.tfdata.options import Options
 from headrace.measure.baselines.tfdata.sources import Shape, SourceSpec
 
-__all__ = ["PythonMixer", "batches", "mixed", "source_dataset", "with_options"]
-
 Size = tuple[int, int]
 Columns = dict[str, Any]  #: arrays whose first dimension is samples; `frames` may be a tuple
 Row = tuple[Columns, int]

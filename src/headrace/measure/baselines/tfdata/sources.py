@@ -28,8 +28,6 @@ from headrace.measure.baselines.tfdata.options import Options
 from headrace.reading.local import shared_files
 from headrace.sampling.sampler import resolve_weights
 
-__all__ = ["NumberField", "Shape", "SourceSpec", "describe", "shares"]
-
 
 @dataclass(frozen=True, slots=True)
 class NumberField:
