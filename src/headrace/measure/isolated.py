@@ -335,7 +335,7 @@ class _Watched:
                 return "oom-killed", f"out of memory: the kernel killed it ({name})"
             return "oom-killed", error or "out of memory: the kernel killed a process of it"
         if name:
-            hint = ", perhaps by the kernel for want of memory" if name == "SIGKILL" else ""
+            hint = ", perhaps by the kernel because memory ran out" if name == "SIGKILL" else ""
             return "killed", f"killed by signal {-code} ({name}){hint}"
         if error is not None:
             return "invalid configuration" if self.refused else "failed", error

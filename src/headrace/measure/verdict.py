@@ -489,7 +489,7 @@ def _one_line(text: str) -> str:
 
 
 def could_be_data(e: Evidence, mfu: float) -> str:
-    """Whether a model's MFU could fall to that for want of data, in a sentence."""
+    """Whether a model's MFU could fall to that because of the data, in a sentence."""
     perfect, step, rate = e.mfu_with_perfect_data, e.bound_s, e.loader_alone
     if perfect is None or step is None or not rate or not e.batch_size:
         return "Not known: give flops_per_step and peak_flops, and let the loader run alone."

@@ -151,7 +151,7 @@ class StepExamination:
         return _times(self.evidence.loader_alone, self.tokens)
 
     def could_be_data(self, mfu: float) -> str:
-        """Whether this model's MFU could fall to that for want of data, in a sentence."""
+        """Whether this model's MFU could fall to that because of the data, in a sentence."""
         return could_be_data(self.evidence, mfu)
 
     def to_dict(self) -> dict[str, Any]:
