@@ -13,6 +13,7 @@ from headrace.recipes.laq.config import LaqConfig
 from headrace.recipes.training.options import (
     DataOptions,
     LoggingOptions,
+    RunOptions,
     TrainingOptions,
     agreed,
     check_path,
@@ -30,38 +31,14 @@ _PRESETS = ("full", "lapa", "small", "tiny")
 
 
 @dataclass(frozen=True, slots=True)
-class LaqOptions:
+class LaqOptions(RunOptions):
     """A run of the recipe: every value checked, the image sizes agreed."""
 
-    experiment: str
-    name: str  #: of the run's folder
+    recipe = "laq"
     data: DataOptions
-    preset: str  #: what the model's values began with
     model: LaqConfig
     training: TrainingOptions
     logging: LoggingOptions
-
-    @property
-    def runs(self) -> str:
-        """The folder of the run folders."""
-        return self.logging.runs
-
-    @property
-    def resume(self) -> str | None:
-        """The run or checkpoint to continue."""
-        return self.training.resume
-
-    def config(self) -> dict[str, Any]:
-        """All of it as plain values, as `--cfg` prints and config.yaml keeps them."""
-        return {
-            "experiment": self.experiment,
-            "recipe": "laq",
-            "name": self.name,
-            "data": plain(self.data),
-            "model": {"preset": self.preset, **plain(self.model)},
-            "training": plain(self.training),
-            "logging": plain(self.logging),
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from headrace.catalog import cache_folder
 from headrace.config import plain, typed
 from headrace.errors import UsageError
 from headrace.recipes.network.config import ModelConfig, TrainingConfig
-from headrace.recipes.training.options import check_path, generated_once
+from headrace.recipes.training.options import RunOptions, check_path, generated_once
 from headrace.testing import synthesize_network
 
 _PRESETS = ("base", "tiny")
@@ -65,38 +65,14 @@ class Reporting:
 
 
 @dataclass(frozen=True, slots=True)
-class NetworkOptions:
+class NetworkOptions(RunOptions):
     """A run of the recipe, every value checked."""
 
-    experiment: str
-    name: str  #: of the run's folder
+    recipe = "network"
     data: NetworkData
-    preset: str  #: what the model's values began with
     model: ModelConfig
     training: TrainingConfig
     logging: Reporting
-
-    @property
-    def runs(self) -> str:
-        """The folder of the run folders."""
-        return self.logging.runs
-
-    @property
-    def resume(self) -> str | None:
-        """The run or checkpoint to continue."""
-        return self.training.resume
-
-    def config(self) -> dict[str, Any]:
-        """All of it as plain values, as `--cfg` prints and config.yaml keeps them."""
-        return {
-            "experiment": self.experiment,
-            "recipe": "network",
-            "name": self.name,
-            "data": plain(self.data),
-            "model": {"preset": self.preset, **plain(self.model)},
-            "training": plain(self.training),
-            "logging": plain(self.logging),
-        }
 
 
 #: Config groups whose defaults are those of a dataclass.

@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import headrace
 from headrace.catalog import cache_folder
@@ -245,3 +245,42 @@ def check_path(key: str, path: str | None) -> None:
             f"{key} is {path!r}, and there is no such file",
             remedy="Checkpoints lie in checkpoints/ of a run's folder",
         )
+
+
+# -- a run -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What every recipe is told, as `headrace train` needs it; recipes narrow the types."""
+
+    recipe: ClassVar[str]  #: its name
+    experiment: str
+    name: str  #: of the run's folder
+    data: Any
+    preset: str  #: what the model's values began with
+    model: Any
+    training: Any
+    logging: Any
+
+    @property
+    def runs(self) -> str:
+        """The folder of the run folders."""
+        return str(self.logging.runs)
+
+    @property
+    def resume(self) -> str | None:
+        """The run or checkpoint to continue."""
+        return None if self.training.resume is None else str(self.training.resume)
+
+    def config(self) -> dict[str, Any]:
+        """All of it as plain values, as `--cfg` prints and config.yaml keeps them."""
+        return {
+            "experiment": self.experiment,
+            "recipe": self.recipe,
+            "name": self.name,
+            "data": plain(self.data),
+            "model": {"preset": self.preset, **plain(self.model)},
+            "training": plain(self.training),
+            "logging": plain(self.logging),
+        }
