@@ -1,7 +1,6 @@
 """The house rules of the import graph: rooms import downwards, and frameworks stay outside."""
 
 import ast
-import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -114,6 +113,15 @@ def in_room(room):
     return [path for path in modules() if room_of(path) == room]
 
 
+def exported(place):
+    """The names in a module's `__all__`, read from its text: its framework may be missing."""
+    file = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return ast.literal_eval(node.value)
+    return []
+
+
 @pytest.mark.parametrize("path", in_room("recipes"), ids=lambda p: str(p.relative_to(ROOT)))
 def test_recipes_import_public_names_only(path):
     """From headrace, its errors and files, and what the packages of rooms export (`__all__`)."""
@@ -126,7 +134,7 @@ def test_recipes_import_public_names_only(path):
         package = place.is_dir() or node.module in ("headrace.errors", "headrace.files")
         output = place.parent.name == "outputs"  # one module or a package for each framework
         assert package or output, f"{node.module} is not public"
-        public = importlib.import_module(node.module).__all__
+        public = exported(place)
         for alias in node.names:
             module = place / f"{alias.name}.py"
             assert alias.name in public or module.exists(), f"{node.module}.{alias.name}"
