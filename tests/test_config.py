@@ -113,6 +113,63 @@ def test_a_file_of_the_same_name_goes_before_the_packaged_mixture(tmp_path, monk
     assert names(Mixture.load("oxe29")) == ["bridge"]
 
 
+def test_some_sources_of_a_mixture_can_be_chosen_by_name(written):
+    file = written(YAML)
+    for chosen in (
+        Mixture.load(file).only("mine, bridge"),
+        Mixture.load(file).only(["bridge", "mine"]),
+        Mixture.load(file, ["only=[mine, bridge]"]),
+        Mixture.load(file, ["only=mine,bridge"]),
+        Mixture.load(written(YAML + "only: [bridge, mine]")),
+    ):
+        assert names(chosen) == ["bridge", "mine"]
+        assert chosen.root == Path("/data/oxe")
+        assert [source.weight for source in chosen.sources] == [0.03, None]
+    # What is not chosen needs no root.
+    assert names(Mixture.load(file, ["root=null", "only=mine"])) == ["mine"]
+
+
+@pytest.mark.parametrize("only", ["brige", ["bridge", "brige"]])
+def test_an_unknown_name_is_answered_with_the_nearest_and_the_list(written, only):
+    with pytest.raises(UsageError) as raised:
+        Mixture.load(written(YAML)).only(only)
+    assert "'brige'" in raised.value.problem
+    assert "'bridge'" in raised.value.remedy
+    assert "bridge, rt1, mine, kuka" in raised.value.remedy
+
+
+@pytest.mark.parametrize("only", [[], 3, ["bridge", 3], {"bridge": 1}])
+def test_what_names_no_source_is_an_error(written, only):
+    with pytest.raises(UsageError):
+        Mixture.load(written(YAML)).only(only)
+
+
+def test_a_mixture_can_be_written_inline(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = " {root: data, sources: [{name: bridge, split: 'train[:9]'}, {name: x, path: y/1.0.0}]}"
+    mixture = Mixture.load(text, ["sources.bridge.weight=0.1"])
+    assert mixture.root == tmp_path / "data"
+    assert mixture.sources[0] == Source("bridge", weight=0.1, split="train[:9]")
+    assert mixture.sources[1].path == tmp_path / "y/1.0.0"
+    long = "{sources: [" + ", ".join(f"{{name: s{i}, path: /x}}" for i in range(400)) + "]}"
+    assert len(Mixture.load(long).sources) == 400
+
+
+@pytest.mark.parametrize(
+    "text", ["{sources: [", "{sorces: []}", "{}", "{sources: [{name: brige}]}"]
+)
+def test_an_inline_mixture_is_checked_as_a_file_is(text):
+    with pytest.raises(UsageError):
+        Mixture.load(text)
+
+
+@pytest.mark.parametrize("mixture", [{"sources": [{"name": "bridge"}]}, ["bridge"], None, 3])
+def test_what_is_no_mixture_is_answered_with_the_ways_to_give_one(mixture):
+    with pytest.raises(UsageError) as raised:
+        Mixture.load(mixture)
+    assert "from_dict" in raised.value.remedy
+
+
 @pytest.mark.parametrize(
     ("override", "get", "value"),
     [

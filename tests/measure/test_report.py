@@ -17,7 +17,7 @@ from headrace.measure.report.figures import (
     stages,
     throughput,
 )
-from headrace.measure.runs import read_run
+from headrace.measure.results import read_run
 from tests.measure.made_runs import oxe29_names, write_lines, write_made_comparison, write_made_run
 from tests.measure.report_pages import FIGURES, HOSTILE, MIXTURES, Page, parsed, svg_files, texts
 

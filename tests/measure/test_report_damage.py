@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import DataError
 from headrace.measure.report import write_comparison, write_run_report
-from headrace.measure.runs import read_run
+from headrace.measure.results import read_run
 from tests.measure.made_runs import batch_record, write_lines, write_made_run
 from tests.measure.report_pages import FIGURES, MIXTURES, Page, parsed, svg_files
 

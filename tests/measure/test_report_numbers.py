@@ -25,7 +25,7 @@ from headrace.measure.report.tables import (
     slowest_table,
     switch_table,
 )
-from headrace.measure.runs import read_run
+from headrace.measure.results import read_run
 from tests.measure.made_runs import batch_record, write_lines, write_made_run
 from tests.measure.report_pages import HOSTILE, Page
 

@@ -8,7 +8,7 @@ import pytest
 from headrace.errors import UsageError
 from headrace.measure.evidence import STARVED, Evidence, SourceCost, run_evidence
 from headrace.measure.report.comparison import Range
-from headrace.measure.runs import read_run
+from headrace.measure.results import read_run
 from headrace.measure.verdict import (
     comparison_verdict,
     could_be_data,

@@ -114,7 +114,7 @@ def test_validation_does_not_count_as_training_time(fit, monkeypatch):
             nonlocal later
             later += 3600
 
-    monkeypatch.setattr("headrace.measure.runs.perf_counter", lambda: time.perf_counter() + later)
+    monkeypatch.setattr("headrace.measure.clock.perf_counter", lambda: time.perf_counter() + later)
     made, _ = fit(
         [Throughput(6)], Validating(), val_check_interval=2, limit_val_batches=1, logger=False
     )

@@ -12,7 +12,7 @@ from headrace.errors import UsageError
 from headrace.loader.loader import feed_of
 from headrace.measure.evidence import run_evidence
 from headrace.measure.report import write_run_report
-from headrace.measure.runs import read_run
+from headrace.measure.results import read_run
 from headrace.measure.verdict import give_verdict, run_verdict
 from headrace.tuning import examine as examine_module
 

@@ -111,7 +111,7 @@ def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> 
 def _print_result(folder: Path, result: dict[str, Any]) -> None:
     from headrace.measure.evidence import run_evidence
     from headrace.measure.quantities import megabytes, seconds
-    from headrace.measure.runs import read_run
+    from headrace.measure.results import read_run
     from headrace.measure.verdict import give_verdict, nearer_limit
 
     if result["status"] != "complete":

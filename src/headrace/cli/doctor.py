@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 def _evidence(args: argparse.Namespace) -> Evidence:
     if args.run_folder is not None:
         from headrace.measure.evidence import run_evidence
-        from headrace.measure.runs import read_run
+        from headrace.measure.results import read_run
 
         run = read_run(args.run_folder)
         if "comparison" in run.stated:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.cli.output import add_json_option, one_line, print_table
 
 if TYPE_CHECKING:
-    from headrace.measure.runs import Run
+    from headrace.measure.results import Run
 
 HELP = "plots and numbers of a run, or of several compared in one page"
 DESCRIPTION = """\

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from headrace.config.typed import nearest, unknown_key
+from headrace.config.typed import nearest, shown, unknown_key
 from headrace.errors import UsageError
 
-TOP_KEYS = ("root", "defaults", "sources")
+TOP_KEYS = ("root", "defaults", "sources", "only")
 
 
 def packaged_mixtures() -> list[str]:
@@ -26,12 +26,27 @@ def _data() -> Any:
     return resources.files("headrace").joinpath("data")
 
 
-def find_document(mixture: str | Path) -> Path:
-    """The file of a mixture: that file, or the packaged one of that name."""
+def find_mixture(mixture: str | Path) -> tuple[dict[str, Any], Path | None]:
+    """The plain values of what a user calls a mixture, and its file; None: it is the text itself.
+
+    It is a YAML file, the name of a packaged mixture, or the YAML written inline:
+    `{root: /data/oxe, sources: [{name: bridge}]}`.
+    """
+    if not isinstance(mixture, str | Path):
+        raise UsageError(
+            f"the mixture is {shown(mixture)}",
+            remedy="Give a Mixture, a YAML file, or the name of a packaged mixture; "
+            "hr.Mixture.from_dict(...) makes one from plain values.",
+        )
+    if isinstance(mixture, str) and mixture.lstrip().startswith("{"):
+        return _read(lambda config: config.create(mixture), "mixture", "sources"), None
     file = Path(mixture).expanduser()
     if str(mixture) in packaged_mixtures() and not file.is_file():
-        return Path(str(_data().joinpath(f"{mixture}.yaml")))
-    return file
+        file = Path(str(_data().joinpath(f"{mixture}.yaml")))
+    try:
+        return read_document(file), file
+    except UsageError as error:
+        raise error.within(file=str(file)) from None
 
 
 def read_document(
@@ -41,8 +56,6 @@ def read_document(
     begins: str = "sources",
 ) -> dict[str, Any]:
     """The plain values of a YAML file, `${...}` not yet resolved."""
-    from omegaconf import DictConfig, OmegaConf
-
     if not file.is_file():
         known = packaged_mixtures() if packaged is None else packaged
         near = nearest(file.stem, known, "Did you mean the packaged {!r}? ")
@@ -50,8 +63,14 @@ def read_document(
             f"there is no such {what} file",
             remedy=f"{near}Packaged: {', '.join(known)}.",
         )
+    return _read(lambda config: config.load(file), what, begins)
+
+
+def _read(load: Callable[[Any], Any], what: str, begins: str) -> dict[str, Any]:
+    from omegaconf import DictConfig, OmegaConf
+
     try:
-        config = OmegaConf.load(file)
+        config = load(OmegaConf)
     except Exception as error:  # OmegaConf lets those of YAML, of decoding and of the OS through
         raise UsageError(f"cannot read the {what}: {_line(error)}", remedy="Correct it.") from None
     if not isinstance(config, DictConfig):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.config.documents import TOP_KEYS, find_document, overridden, read_document, to_yaml
+from headrace.config.documents import TOP_KEYS, find_mixture, overridden, to_yaml
 from headrace.config.registry import known_by_any_name
 from headrace.config.typed import mapping, nearest, shown
 from headrace.errors import UsageError
@@ -120,14 +120,27 @@ class Mixture:
             )
         return self.root / known.dir / (source.version or known.version)
 
+    def only(self, names: str | Sequence[str]) -> Mixture:
+        """The mixture with these sources alone, as a list or as "a,b"; their weights stay.
+
+        >>> mixture = Mixture.load("oxe29", ["root=/data/oxe"]).only("bridge,rt1")
+        >>> [source.name for source in mixture.sources]
+        ['bridge', 'rt1']
+        """
+        return dataclasses.replace(self, sources=_only(self.sources, names))
+
     @classmethod
     def load(cls, mixture: str | Path, overrides: Sequence[str] = ()) -> Mixture:
-        """Read a YAML file or a packaged mixture ("oxe29"), with `key.path=value` overrides."""
-        file = find_document(mixture)
+        """Read a YAML file, a packaged mixture ("oxe29") or YAML text ("{sources: [...]}").
+
+        Overrides are `key.path=value`: `root=/data/oxe`, `sources.bridge.weight=0.1`,
+        `defaults.offset=3`, `only=[bridge, rt1]`.
+        """
+        values, file = find_mixture(mixture)
         try:
-            return cls.from_dict(overridden(read_document(file), overrides), file.parent)
+            return cls.from_dict(overridden(values, overrides), file.parent if file else Path.cwd())
         except UsageError as error:
-            raise error.within(file=str(file)) from None
+            raise error.within(file=str(file) if file else None) from None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], folder: str | Path | None = None) -> Mixture:
@@ -150,6 +163,8 @@ class Mixture:
             merged = _merge(defaults, given)
             merged["path"] = _path(merged.get("path"), f"{where}.path", folder)
             sources.append(Source(**merged))
+        if (only := top.get("only")) is not None:
+            sources = list(_only(sources, only))
         return cls(tuple(sources), _path(top.get("root"), "root", folder))
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,6 +183,21 @@ class Mixture:
     def to_yaml(self) -> str:
         """The mixture as a YAML file."""
         return to_yaml(self.to_dict())
+
+
+def _only(sources: Sequence[Source], names: Any) -> tuple[Source, ...]:
+    """The sources of these names, in the mixture's order."""
+    wanted = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    if not isinstance(wanted, list | tuple) or not all(isinstance(each, str) for each in wanted):
+        raise UsageError(f"only is {shown(names)}", remedy="Give names of sources: bridge,rt1")
+    known = [source.name for source in sources]
+    for name in wanted:
+        if name not in known:
+            raise UsageError(
+                f"only: the mixture has no source {name!r}",
+                remedy=f"{nearest(name, known)}Sources: {', '.join(known)}.",
+            )
+    return tuple(source for source in sources if source.name in wanted)
 
 
 SOURCE_KEYS = tuple(field.name for field in dataclasses.fields(Source))

@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace.measure import theme
     from headrace.measure.bench import draw_report
+    from headrace.measure.clock import StepClock
     from headrace.measure.machine import machine_facts
-    from headrace.measure.runs import (
-        Outcome,
-        RunReader,
-        RunWriter,
-        StepClock,
-        new_run,
-        read_run,
-        summarise,
-        write_json,
-    )
+    from headrace.measure.results import read_run, summarise
+    from headrace.measure.runs import Outcome, RunReader, RunWriter, new_run, write_json
     from headrace.measure.verdict import Verdict, run_verdict, verdict_text
 
 __all__ = [
@@ -41,11 +34,10 @@ __all__ = [
 
 _HOMES = {
     "bench": ("draw_report",),
+    "clock": ("StepClock",),
     "machine": ("machine_facts",),
-    "runs": (
-        *("Outcome", "RunReader", "RunWriter", "StepClock"),
-        *("new_run", "read_run", "summarise", "write_json"),
-    ),
+    "results": ("read_run", "summarise"),
+    "runs": ("Outcome", "RunReader", "RunWriter", "new_run", "write_json"),
     "theme": ("theme",),
     "verdict": ("Verdict", "run_verdict", "verdict_text"),
 }

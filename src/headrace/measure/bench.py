@@ -19,7 +19,8 @@ from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.isolated import GRACE_SECONDS, Sight, Stop, supervise
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import machine_facts
-from headrace.measure.runs import RESULT, Outcome, new_run, summarise, write_json
+from headrace.measure.results import summarise
+from headrace.measure.runs import RESULT, Outcome, new_run, write_json
 
 _log = logging.getLogger("headrace")
 

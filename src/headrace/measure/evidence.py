@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.measure.columns import finite
 from headrace.measure.quantities import amount, megabytes, seconds, share
-from headrace.measure.runs import Run
+from headrace.measure.results import Run
 
 #: A step that waits no more than this share of its time is not starved. The design asks for 1% on
 #: the largest machine; below 2% no change to the data would be noticed.

@@ -1,4 +1,4 @@
-"""The folder of a run: its files and figures, how they are written, and how they are read.
+"""The folder of a run: its files, how they are written, and how they are read.
 
 runs/2026-11-15_12-00-00_oxe29/
   batch_times.jsonl  a record a batch, written as the run goes
@@ -9,7 +9,7 @@ runs/2026-11-15_12-00-00_oxe29/
 
 A killed run leaves half a line, and a disk may damage any. One rule holds for every reader: a line
 that is not a JSON object is skipped and counted. Benchmarks, the doctor and the Lightning callbacks
-write through `RunWriter`; reports, studies and the doctor read through `RunReader` or `read_run`.
+write through `RunWriter`; all readers use `RunReader`, or `results.read_run`, which rests on it.
 This module imports nothing of the rooms above `files`, so that `outputs` may use it too.
 """
 
@@ -19,19 +19,19 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Self, TextIO, TypeAlias
+from typing import Any, Literal, Self, TextIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import DataError, UsageError
+from headrace.errors import UsageError
 from headrace.files import atomic_write, replacing
+from headrace.measure.clock import Step
 from headrace.measure.columns import Batches, Memory, finite
 
 RESULT, BATCHES, MEMORY = "result.json", "batch_times.jsonl", "memory.jsonl"
@@ -59,7 +59,6 @@ Status: TypeAlias = Literal[
 
 #: Longest text taken from a run into a page; a config or log beyond it is cut, and says so.
 _TEXT_LIMIT = 64_000
-_LOG_LINES = 40
 
 
 # -- how a run ends --------------------------------------------------------------------------------
@@ -85,116 +84,6 @@ def outcome_of(error: BaseException | None) -> Outcome:
     if isinstance(error, KeyboardInterrupt):
         return Outcome("interrupted", "interrupted (Ctrl-C)")
     return Outcome("failed", f"{type(error).__name__}: {error}")
-
-
-# -- the clock of a loop ---------------------------------------------------------------------------
-
-
-class Step(NamedTuple):
-    """One step, from the end of the one before to its own."""
-
-    now: float  #: when it ended
-    seconds: float  #: all of it, without pauses
-    wait_s: float  #: of these, for data
-    warmup: bool
-
-    @property
-    def step_s(self) -> float:
-        return self.seconds - self.wait_s
-
-
-class StepClock:
-    """Counts the steps of a loop: how long they took, and how long they waited for data.
-
-    >>> clock = StepClock(warmup=1)
-    >>> for now, waited in ((10, 5), (12, 0.5), (15, 1.5)):
-    ...     clock.waited(waited)
-    ...     step = clock.end(samples=4, now=now)
-    >>> clock.steps, clock.samples, clock.seconds, clock.wait_s
-    (2, 8, 5.0, 2.0)
-
-    `end` is called once a step, at the same place of every step. Without `begin` the first step is
-    no longer than its wait. `waits` gives the seconds waited so far, where something counts them.
-    """
-
-    def __init__(
-        self,
-        *,
-        warmup: int = 0,
-        warmup_s: float = 0.0,
-        waits: Callable[[], float] | None = None,
-    ) -> None:
-        self._warmup, self._warmup_s = warmup, warmup_s
-        self._waits = waits
-        self._seen = waits() if waits is not None else 0.0
-        self._wait = self._paused = 0.0
-        self._last: float | None = None  # the end of the step before
-        self._first: float | None = None  # the end of the first step
-        self._pause: float | None = None
-        self.warm = warmup == 0 and warmup_s == 0  #: the warm-up is over
-        self.ended = 0  #: steps, with those of the warm-up
-        self.clear()
-
-    def clear(self) -> None:
-        self.steps = self.samples = 0  #: after the warm-up
-        self.seconds = self.wait_s = 0.0
-
-    def begin(self, now: float | None = None) -> None:
-        """The next step begins here: what happened since the last one is not part of it."""
-        self._last = perf_counter() if now is None else now
-        self._wait = self._paused = 0.0
-        if self._waits is not None:
-            self._seen = self._waits()
-
-    def waited(self, seconds: float) -> None:
-        """So much of the current step was waiting for data."""
-        self._wait += seconds
-
-    def end(self, samples: int = 0, now: float | None = None) -> Step:
-        now = perf_counter() if now is None else now
-        if self._waits is not None:
-            seen = self._waits()
-            self._wait, self._seen = self._wait + seen - self._seen, seen
-        wait, counted = self._wait, self.warm and self._last is not None
-        since = 0.0 if self._last is None else now - self._last - self._paused
-        step = Step(now, max(since, wait), wait, not counted)
-        self._first = now if self._first is None else self._first
-        self._last, self._wait, self._paused = now, 0.0, 0.0
-        self.ended += 1
-        if counted:
-            self.steps += 1
-            self.samples += samples
-            self.seconds += step.seconds
-            self.wait_s += wait
-        elif self.ended >= self._warmup and now - self._first >= self._warmup_s:
-            self.warm = True
-        return step
-
-    def pause(self) -> None:
-        """What comes now (validation, a checkpoint) is not part of a step, until `resume`."""
-        if self._pause is None:
-            self._pause = perf_counter()
-
-    def resume(self) -> None:
-        if self._pause is not None:
-            self.skip(perf_counter() - self._pause)
-            self._pause = None
-
-    def skip(self, seconds: float) -> None:
-        """So much of the current step is not part of it."""
-        if self._last is not None:
-            self._paused += seconds
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """`pause` and `resume` around a block; inside another pause it adds nothing."""
-        outer = self._pause is None
-        self.pause()
-        try:
-            yield
-        finally:
-            if outer:
-                self.resume()
 
 
 # -- writing ---------------------------------------------------------------------------------------
@@ -404,7 +293,7 @@ def read_object(path: Path) -> tuple[dict[str, Any], str | None]:
     return value, None
 
 
-def _read_text(path: Path, tail: int | None = None) -> str:
+def read_text(path: Path, tail: int | None = None) -> str:
     """A text file, or its last lines; empty where there is none."""
     try:
         text = path.read_text("utf-8", errors="replace")
@@ -521,197 +410,3 @@ class RunReader:
     def figures(self) -> dict[str, Any]:
         """The figures that follow from the records of the batches."""
         return {**self.batches.figures(), "damaged_records": self.damaged[BATCHES]}
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A dataset's share of the samples, requested and actual; None: not known."""
-
-    requested: float | None
-    actual: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Seconds a stage worked and waited, over all its workers; None: not known."""
-
-    busy_s: float | None
-    waiting_s: float | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Run:
-    """One run, read."""
-
-    folder: Path
-    label: str  #: what reports call it; unlike that of any other run in the same page
-    backend: str  #: what was measured: "headrace" or a baseline
-    status: str  #: a `Status`
-    cause: str | None  #: why it is not complete
-    shuffle: str | None  #: how samples were shuffled, in the run's own words
-    #: Figures of result.json, and those that follow from the batches where it has none.
-    numbers: Mapping[str, float]
-    mixture: Mapping[str, Share]
-    stages: Mapping[str, Stage]
-    batches: Batches
-    memory: Memory
-    config: str  #: the configuration as text
-    machine: Mapping[str, Any]
-    log: str  #: the end of the log
-    stated: Mapping[str, Any]  #: all of result.json
-    doctor: Mapping[str, Any]  #: all of doctor.json
-    problems: tuple[str, ...]  #: what is missing or damaged, in sentences
-
-
-def read_run(folder: Path) -> Run:
-    """Read a run folder; only one that is missing, or is not a run, is an error."""
-    if not folder.is_dir():
-        raise DataError(
-            f"no such run folder: {str(folder)!r}", remedy=f"Give the folder that holds {RESULT}"
-        )
-    if not any((folder / name).exists() for name in RUN_FILES):
-        raise DataError(
-            f"{str(folder)!r} is not a run folder: it has none of {', '.join(RUN_FILES)}",
-            remedy="Give a folder that `headrace bench` or a training run has written",
-        )
-    reader = RunReader(folder)
-    result, batches, memory, doctor = reader.result, reader.batches, reader.memory, reader.doctor
-    numbers = {key: n for key, value in result.items() if (n := finite(value)) is not None}
-    for key, value in reader.figures().items():
-        if (number := finite(value)) is not None:
-            numbers.setdefault(key, number)
-    rate, limit = numbers.get("samples_per_s"), numbers.get("decode_limit_samples_per_s")
-    if rate is not None and limit:
-        numbers.setdefault("limit_ratio", rate / limit)
-    config = _read_text(folder / "config.yaml")
-    if not config and result.get("config"):
-        config = json.dumps(result["config"], indent=2, ensure_ascii=False)
-    return Run(
-        folder=folder,
-        label=_text(result.get("name")) or folder.resolve().name,
-        backend=_text(result.get("backend")) or "unknown",
-        status=_text(result.get("status")) or "incomplete",
-        cause=_text(result.get("cause")),
-        shuffle=_text(result.get("shuffle")),
-        numbers=numbers,
-        mixture=_mixture(result.get("mixture"), batches),
-        stages={
-            name: Stage(finite(stage.get("busy_s")), finite(stage.get("waiting_s")))
-            for name, stage in objects(result.get("stages"))
-        },
-        batches=batches,
-        memory=memory,
-        config=config,
-        machine=reader.machine,
-        log=_read_text(folder / "log.txt", tail=_LOG_LINES)
-        or _read_text(folder / "train.log", tail=_LOG_LINES),
-        stated=result,
-        doctor=doctor,
-        problems=reader.problems,
-    )
-
-
-def _mixture(stated: Any, batches: Batches) -> dict[str, Share]:
-    """The shares that the result states; actual ones that it does not are counted."""
-    shares = {
-        name: Share(finite(share.get("asked")), finite(share.get("served")))
-        for name, share in objects(stated)
-    }
-    if served := batches.shares():
-        for name in dict.fromkeys([*shares, *served]):
-            share = shares.get(name, Share(None, None))
-            if share.actual is None:
-                shares[name] = Share(share.requested, served.get(name, 0.0))
-    return shares
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value.strip() else None
-
-
-# -- summing up ------------------------------------------------------------------------------------
-
-
-def summarise(
-    folder: Path, request: Mapping[str, Any], outcome: Outcome, limit: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Every figure of one run, as `result.json` has them; None where it is not known.
-
-    `request` says what was run (name, backend, job, settings, machine), `limit` what the machine
-    allows.
-    """
-    measured = outcome.measured or {}
-    reader = RunReader(folder)
-    batches = reader.batches
-    # Where records are lost, only the time of those that are left goes with their samples.
-    whole = not reader.damaged[BATCHES]
-    figures = batches.figures(measured.get("elapsed_s") if whole else None)
-    rate, samples = figures["samples_per_s"], figures["samples"]
-    decode = limit["decode_limit_samples_per_s"] if limit else None
-    spent, read = _difference(measured, "cpu_s"), _difference(measured, "read_bytes")
-    before, after = (measured.get(k, {}).get("figures", {}) for k in ("before", "after"))
-    if "bytes_read" in after:
-        read = after["bytes_read"] - before.get("bytes_read", 0)
-    count = measured.get("samples") or samples  # that time and bytes were spent on
-    asked, served = limit["asked"] if limit else {}, batches.shares()
-    return {
-        "name": request["name"],
-        "backend": request["backend"],
-        "status": outcome.status,
-        "cause": outcome.cause,
-        **figures,
-        "damaged_records": reader.damaged[BATCHES],
-        "simulated_step_ms": request["settings"]["compute_ms"],
-        "import_s": measured.get("import_s"),
-        "setup_s": measured.get("setup_s"),
-        "first_batch_s": measured.get("first_batch_s"),
-        "peak_rss_mb": outcome.peak_rss / 1e6,
-        "peak_anon_mb": outcome.peak_anonymous / 1e6,
-        "min_available_mb": outcome.min_available / 1e6 if outcome.min_available else None,
-        "wall_s": outcome.wall_s,
-        "budget_mb": after["budget"] / 1e6 if after.get("budget") else None,
-        "slots": after.get("slots"),
-        "slots_wanted": after.get("slots_wanted"),
-        "decode_limit_samples_per_s": decode,
-        "limit_ratio": rate / decode if rate and decode else None,
-        "storage_limit_bytes_per_s": limit["storage_limit_bytes_per_s"] if limit else None,
-        "storage_limit_samples_per_s": limit["storage_limit_samples_per_s"] if limit else None,
-        "bytes_read_per_sample": read / count if read is not None and count else None,
-        "cpu_s_per_sample": spent / count if spent is not None and count else None,
-        "validations": measured.get("validations"),
-        "validation_start_s": measured.get("validation_start_s"),
-        "validation_start_max_s": measured.get("validation_start_max_s"),
-        "mixture": {
-            name: {
-                "asked": asked.get(name),
-                "served": served.get(name, 0.0) if served else None,
-            }
-            for name in {**asked, **served}
-        },
-        "stages": _stages(before, after),
-        "shuffle": request.get("shuffle"),
-        "conversion": request.get("conversion"),
-        "config": {"job": request["job"], "settings": request["settings"]},
-        "machine": request["machine"],
-    }
-
-
-def _difference(measured: Mapping[str, Any], key: str) -> float | None:
-    if "after" not in measured:
-        return None
-    return float(measured["after"][key] - measured["before"][key])
-
-
-def _stages(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Seconds that all workers together were busy in each stage, and waited for work."""
-    if "stages" not in after:
-        return {}
-    earlier = before.get("stages", {})
-    found = {
-        name: {"busy_s": seconds - earlier.get(name, 0.0), "waiting_s": 0.0}
-        for name, seconds in after["stages"].items()
-    }
-    if "waiting_s" in after:
-        waited = after["waiting_s"] - before.get("waiting_s", 0.0)
-        found["waiting for work"] = {"busy_s": 0.0, "waiting_s": waited}
-    return found

@@ -23,7 +23,7 @@ from headrace.measure.evidence import (
     source_lines,
 )
 from headrace.measure.quantities import amount, megabytes, seconds, share
-from headrace.measure.runs import Run
+from headrace.measure.results import Run
 
 if TYPE_CHECKING:
     from headrace.measure.report.comparison import Range

@@ -20,10 +20,11 @@ from headrace.errors import BudgetError, HeadraceError, SelectionError, UsageErr
 from headrace.loader import Batch, Loader
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import Opened, Validates, check_installed
+from headrace.measure.clock import Step
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.limit import decode_limit, storage_limit
 from headrace.measure.machine import tree_cpu_seconds, tree_read_bytes
-from headrace.measure.runs import RunWriter, Step, source_counts, write_json
+from headrace.measure.runs import RunWriter, source_counts, write_json
 
 _REPORT_SECONDS = 0.5
 

@@ -21,6 +21,7 @@ from headrace.loader import Batch
 from headrace.loader.feed import MixtureFeed
 from headrace.loader.loader import feed_of
 from headrace.loader.sizes import PREFETCH
+from headrace.measure.clock import Step, StepClock
 from headrace.measure.evidence import STARVED, Evidence
 from headrace.measure.limit import decode_limit, source_costs, storage_limit
 from headrace.measure.machine import (
@@ -29,17 +30,8 @@ from headrace.measure.machine import (
     machine_facts,
     tree_cpu_seconds,
 )
-from headrace.measure.runs import (
-    DOCTOR,
-    RESULT,
-    RunWriter,
-    Step,
-    StepClock,
-    outcome_of,
-    source_counts,
-    summarise,
-    write_json,
-)
+from headrace.measure.results import summarise
+from headrace.measure.runs import DOCTOR, RESULT, RunWriter, outcome_of, source_counts, write_json
 from headrace.measure.verdict import Verdict, give_verdict, verdict_text
 
 _T = TypeVar("_T")

@@ -23,7 +23,8 @@ from headrace.measure.evidence import Evidence, run_evidence
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import finish_queued_work
 from headrace.measure.quantities import amount
-from headrace.measure.runs import DOCTOR, read_run, write_json
+from headrace.measure.results import read_run
+from headrace.measure.runs import DOCTOR, write_json
 from headrace.measure.verdict import Verdict, could_be_data, give_verdict, verdict_text
 from headrace.tuning.doctor import SLOTS_WANTED, Doctor, loader_figures, with_limits
 

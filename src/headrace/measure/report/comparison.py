@@ -9,7 +9,8 @@ from typing import Any
 
 from headrace.errors import HeadraceError
 from headrace.measure.columns import finite
-from headrace.measure.runs import RUN_FILES, Run, objects, read_object, read_run
+from headrace.measure.results import Run, read_run
+from headrace.measure.runs import RUN_FILES, objects, read_object
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from headrace.measure.report.charts import (
     stacked_areas,
     stacked_columns,
 )
-from headrace.measure.runs import Run
+from headrace.measure.results import Run
 
 Floats = NDArray[np.float64]
 #: Most points of one line: about one a pixel of the charts, which are 636 wide.

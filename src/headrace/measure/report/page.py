@@ -33,7 +33,7 @@ from headrace.measure.report.tables import (
     summary_cells,
     switch_table,
 )
-from headrace.measure.runs import Run, read_run
+from headrace.measure.results import Run, read_run
 from headrace.measure.verdict import comparison_verdict
 
 #: With more runs than this in one page, mixtures over time are in the runs' own reports only.

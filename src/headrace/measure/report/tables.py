@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.report.slow import by_dominant, slowest, switch_stay, switches
-from headrace.measure.runs import Run
+from headrace.measure.results import Run
 from headrace.measure.theme import printable
 from headrace.measure.verdict import run_verdict
 

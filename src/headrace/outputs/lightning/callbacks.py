@@ -16,7 +16,8 @@ from torch import Tensor
 from headrace.engine.machine import available_memory, descendants
 from headrace.engine.statistics import BudgetStatistics
 from headrace.errors import UsageError
-from headrace.measure.runs import RESULT, RunWriter, Step, StepClock, outcome_of, read_object
+from headrace.measure.clock import Step, StepClock
+from headrace.measure.runs import RESULT, RunWriter, outcome_of, read_object
 from headrace.outputs.lightning.datamodule import HeadraceDataModule
 from headrace.outputs.lightning.framework import (
     Callback,

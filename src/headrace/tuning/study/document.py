@@ -349,14 +349,7 @@ def _chosen(mixture: Mixture, entry: Entry) -> Mixture:
             raise _Skip(f"needs {entry.sources} sources; the mixture has {len(active)}")
         active = active[: entry.sources]
     elif entry.sources is not None:
-        names = {source.name: source for source in active}
-        for name in entry.sources:
-            if name not in names:
-                raise UsageError(
-                    f"the mixture has no source {name!r}",
-                    remedy=f"{nearest(name, names)}Sources: {', '.join(names)}.",
-                )
-        active = tuple(names[name] for name in entry.sources)
+        active = mixture.only(entry.sources).active
     copies = entry.copies or 1
     if copies > 1:
         active = tuple(
