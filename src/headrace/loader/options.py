@@ -213,8 +213,10 @@ class LoaderOptions(SharedOptions):
         'What happens to a damaged sample: it is raised, or replaced ("skip") by another one of '
         "its source, the same for any number of workers.",
     )
-    max_errors: int = option(
-        100, 'With on_error="skip": how many samples may be replaced before one is raised.'
+    max_errors: int | None = option(
+        None,
+        'With on_error="skip": damaged frames that may be met, each counted once, before the run '
+        "ends with an error. None: 100, or one in 1,000 frames of the mixture where that is more.",
     )
 
     def __post_init__(self) -> None:
@@ -231,7 +233,8 @@ class LoaderOptions(SharedOptions):
                     f"action is {self.action!r} and action_chunk is {self.action_chunk}",
                     remedy="Leave one of them out: a chunk has its actions one by one",
                 )
-        _at_least("max_errors", self.max_errors, 0)
+        if self.max_errors is not None:
+            _at_least("max_errors", self.max_errors, 0)
         check_filter(self.resize)
         if not isinstance(self.frames, WindowSpec):
             _one_of("frames", self.frames, get_args(WindowMode))
@@ -247,10 +250,11 @@ class LoaderOptions(SharedOptions):
         """`frames` as a `WindowSpec`."""
         return self.frames if isinstance(self.frames, WindowSpec) else WindowSpec(self.frames)
 
-    @property
-    def may_skip(self) -> int:
-        """Samples that may be replaced; 0: the first damaged one is raised."""
-        return self.max_errors if self.on_error == "skip" else 0
+    def most_damaged(self, frames: int) -> int | None:
+        """Damaged frames of so many that may be passed over; None: the first one is raised."""
+        if self.on_error == "raise":
+            return None
+        return max(100, frames // 1000) if self.max_errors is None else self.max_errors
 
 
 @with_options()
@@ -298,7 +302,7 @@ class LoaderFields(SharedFields, total=False):
     action_chunk: int | None
     resize: Filter
     on_error: OnError
-    max_errors: int
+    max_errors: int | None
 
 
 class RowFields(SharedFields, total=False):
