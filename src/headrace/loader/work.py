@@ -230,7 +230,10 @@ class SampleFiller:
             fields = self._each(samples[:done], lambda s: self._fields(s, arrays, language, robot))
             if fields[1] is not None:
                 done, error = fields
-        counters.add("fields", perf_counter() - started)
+        ended = perf_counter()
+        counters.add("fields", ended - started)
+        if counters.spans is not None:
+            counters.spans.append(("fields", started, ended))
         return Done(done, error, texts)
 
     def _each(
@@ -263,6 +266,7 @@ class SampleFiller:
         fd, path = self._leases[key], key[0]
         channels = camera.shape[-1] if camera.shape else None
         dtype = cast(PixelType, camera.dtype)
+        spans = self._counters.spans
         read_s = decode_s = 0.0
         for place, (offset, length) in enumerate(zip(sample.offsets, sample.lengths, strict=True)):
             if length < 0:
@@ -273,6 +277,8 @@ class SampleFiller:
             started = perf_counter()
             self._files.read_into(fd, path, offset, data)
             middle = perf_counter()
+            if spans is not None:
+                spans.append(("read", started, middle))
             if kept is not None and channels != 1 and _keep(data, frames[place]):
                 kept[sample.row, place] = length
                 read_s += middle - started
@@ -283,6 +289,8 @@ class SampleFiller:
                 step = sample.start + source.offsets[place]
                 raise error.within(offset=offset, frame=step) from None
             ended = perf_counter()
+            if spans is not None:
+                spans.append(("decode", middle, ended))
             read_s += middle - started
             decode_s += ended - middle
         self._counters.add("read", read_s)
