@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -94,10 +95,8 @@ class GpuReader:
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(self._handle)
             utilization: float | None = None
-            try:
+            with suppress(nvml.NVMLError_NotSupported):  # of a part of a GPU (MIG)
                 utilization = float(nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
-            except nvml.NVMLError_NotSupported:  # of a part of a GPU (MIG)
-                pass
             return GpuReading(utilization, int(memory.used), int(memory.total))
         except Exception as error:
             self._end(f"NVML: {error}")
@@ -107,10 +106,8 @@ class GpuReader:
         """Let NVML go."""
         nvml, self._nvml = self._nvml, None
         if nvml is not None:
-            try:
+            with suppress(nvml.NVMLError):
                 nvml.nvmlShutdown()
-            except nvml.NVMLError as error:
-                _log.debug("NVML: %s", error)
 
     def _end(self, why: str) -> None:
         _log.warning("GPU utilisation and memory are not recorded from now on: %s", why)

@@ -139,17 +139,17 @@ def _train(
     started = _Started(run.path, data)
     losses = LossOfEveryStep(metrics, logging.every)
     profile = StepProfile(run.profiles, lambda: data.loader.waited_s)
-    known = peak_flops(torch.cuda.get_device_name()) if devices.cuda else None
-    work: Work = {
-        "flops_per_step": step_flops(task.model.config, batch).total,
-        "peak_flops": training.peak_flops or known,
-    }
-    gpu = GpuUsage(logging.every, **work)
+    flops = step_flops(task.model.config, batch).total
+    peak = training.peak_flops
+    if peak is None and devices.cuda:
+        peak = peak_flops(torch.cuda.get_device_name())
+    gpu = GpuUsage(logging.every, flops_per_step=flops, peak_flops=peak)
     doctor = DoctorWatch(
         run.path,
         data,
         gpu,
-        **work,
+        flops_per_step=flops,
+        peak_flops=peak,
         limits=training.limits,
         steps=training.steps - begins,
     )

@@ -12,6 +12,7 @@ import torch
 from headrace.engine import allowed_cpus
 from headrace.errors import HeadraceError, UsageError
 
+
 @dataclass(frozen=True, slots=True)
 class Devices:
     """What Lightning's trainer is given."""
