@@ -252,7 +252,8 @@ def _attempt(folder: Path, found: Mapping[str, Any], *, step: bool) -> Attempt:
         figures |= {"peak_anon_mb": None, "peak_rss_mb": None}
     cut = found["status"] != "complete" and figures["samples_per_s"] is not None
     notes = ("figures up to where it was stopped",) if cut else ()
-    return Attempt(found["status"], found["cause"], str(folder), notes=notes, **figures)
+    status, cause = found["status"], found["cause"]
+    return Attempt(status, cause, str(folder), date=None, job_id=None, notes=notes, **figures)
 
 
 def _gib(size: int) -> str:
