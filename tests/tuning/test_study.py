@@ -200,9 +200,9 @@ def test_only_some_rows_can_be_run_and_a_wrong_name_is_answered(here, capsys):
     path = write_study(
         here, [{"label": name, "command": counting(n)} for n, name in enumerate("abc", 1)]
     )
-    assert main(["study", path, "--only", "c", "--repeats", "1"]) == 0
+    assert main(["study", path, "--row", "c", "--repeats", "1"]) == 0
     assert (here / "counts").read_text().split() == ["1", "3"]
-    assert main(["study", path, "--only", "d"]) == 2
+    assert main(["study", path, "--row", "d"]) == 2
     assert "Rows: a, b, c" in capsys.readouterr().err
 
 

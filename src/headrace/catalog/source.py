@@ -101,8 +101,9 @@ def find_roles(
         field = schema.get(name, among=kind.among) if name else kind.guess(schema)
         if name and (field is None or not kind.fits(field)):
             problem = "not in the files" if field is None else f"it is not {kind.what}"
-            among = tuple(each.name for each in schema.fields if kind.fits(each))
-            missing.append(MissingRole(role, name, problem, among))
+            names = [each.name for each in schema.fields if kind.suggested(each)]
+            names.sort(key=lambda each: not each.startswith(kind.usually))
+            missing.append(MissingRole(role, name, problem, tuple(names)))
             field = None
         found[role] = field
     return Roles(**found, known=known, missing=tuple(missing))
@@ -178,17 +179,31 @@ class _Kind:
 
     what: str
     fits: Callable[[Field], bool]
+    suggested: Callable[[Field], bool]  #: whether it is worth naming where another is missing
     guess: Callable[[Schema], Field | None]
+    usually: str = ""  #: how the names of such fields begin
     among: str = "field"
 
 
-_NUMBERS = "numbers of a fixed size in every step"
+def _numbers(guess: Callable[[Schema], Field | None], usually: str) -> _Kind:
+    what = "numbers of a fixed size in every step"
+    return _Kind(
+        what, _is_numbers_of_step, lambda f: _is_vector(f) and f.shape != (), guess, usually
+    )
+
+
+def _is_camera(field: Field) -> bool:
+    return field.is_camera
+
+
 _KINDS = {
-    "camera": _Kind("a camera", lambda field: field.is_camera, _main_camera, "camera"),
-    "action": _Kind(_NUMBERS, _is_numbers_of_step, _action),
-    "state": _Kind(_NUMBERS, _is_numbers_of_step, _state),
-    "language": _Kind("one text in every step", _is_text_of_step, _language),
-    "robot": _Kind("one text of the episode", _is_text_of_episode, lambda _: None),
+    "camera": _Kind("a camera", _is_camera, _is_camera, _main_camera, among="camera"),
+    "action": _numbers(_action, "action"),
+    "state": _numbers(_state, "observation/"),
+    "language": _Kind("one text in every step", _is_text_of_step, _is_text_of_step, _language),
+    "robot": _Kind(
+        "one text of the episode", _is_text_of_episode, _is_text_of_episode, lambda _: None
+    ),
 }
 #: The roles, the required one first.
 ROLES = tuple(_KINDS)

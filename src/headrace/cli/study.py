@@ -8,7 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.output import add_json_option, plural, print_resume_hint, print_table, run_line
+from headrace.cli.output import (
+    add_json_option,
+    add_only_option,
+    plural,
+    print_resume_hint,
+    print_table,
+    run_line,
+)
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ repeating what was finished.
 
   headrace study --list
   headrace study param_ladder root=/data/oxe
+  headrace study param_ladder root=/data/oxe --only bridge,rt1
   headrace study cpu_sweep --mixture mine.yaml loader.batch_size=128 --seconds 20
   headrace study mine_study.yaml --out studies/tuesday
   headrace study param_ladder root=/data/oxe --add '{label: big, change: loader.batch_size=512}'
@@ -40,10 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", metavar="STUDY", nargs="?", help="a YAML file or a packaged study")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="for every run")
     parser.add_argument("--list", action="store_true", help="list the packaged studies")
-    parser.add_argument("--mixture", help="instead of the study's: a YAML file or a packaged one")
+    parser.add_argument(
+        "--mixture", help="instead of the study's: a YAML file, a packaged one, or YAML"
+    )
+    add_only_option(parser)
     parser.add_argument("--out", type=Path, help="the study's folder (default: studies/NAME)")
     parser.add_argument(
-        "--only",
+        "--row",
         action="append",
         default=[],
         metavar="LABEL",
@@ -76,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         found = run_study(
             study,
             folder,
-            only=args.only,
+            only=args.row,
             again=args.again,
             watch=watch,
             tell=(lambda *_: None) if quiet else print_attempt,

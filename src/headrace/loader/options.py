@@ -191,8 +191,9 @@ class LoaderOptions(SharedOptions):
     )
     frames: WindowSpec | WindowMode = option(
         "endpoints",
-        'Frames of a window: "endpoints" (t and t+k), "all" (t to t+k), or a `WindowSpec` '
-        "(every n-th, or n evenly). k is the `offset` of the source in the mixture.",
+        'Frames of a window: "endpoints" (t and t+k, k being the `offset` of the source in the '
+        'mixture), "single" (t alone, at every step: behaviour cloning, with an `action_chunk`), '
+        '"all" (t to t+k), or a `WindowSpec` (every n-th, or n evenly).',
     )
     metadata: Metadata = option(
         "full",
@@ -218,8 +219,10 @@ class LoaderOptions(SharedOptions):
         'What happens to a damaged sample: it is raised, or replaced ("skip") by another one of '
         "its source, the same for any number of workers.",
     )
-    max_errors: int = option(
-        100, 'With on_error="skip": how many samples may be replaced before one is raised.'
+    max_errors: int | None = option(
+        None,
+        'With on_error="skip": damaged frames that may be met, each counted once, before the run '
+        "ends with an error. None: 100, or one in 1,000 frames of the mixture where that is more.",
     )
 
     def __post_init__(self) -> None:
@@ -241,7 +244,8 @@ class LoaderOptions(SharedOptions):
                 "action is 'sum' and frames is 'single': there is no second frame to sum up to",
                 remedy="Use action='first', or action_chunk for the actions one by one",
             )
-        _at_least("max_errors", self.max_errors, 0)
+        if self.max_errors is not None:
+            _at_least("max_errors", self.max_errors, 0)
         check_filter(self.resize)
         if not isinstance(self.frames, WindowSpec):
             _one_of("frames", self.frames, get_args(WindowMode))
@@ -257,10 +261,11 @@ class LoaderOptions(SharedOptions):
         """`frames` as a `WindowSpec`."""
         return self.frames if isinstance(self.frames, WindowSpec) else WindowSpec(self.frames)
 
-    @property
-    def may_skip(self) -> int:
-        """Samples that may be replaced; 0: the first damaged one is raised."""
-        return self.max_errors if self.on_error == "skip" else 0
+    def most_damaged(self, frames: int) -> int | None:
+        """Damaged frames of so many that may be passed over; None: the first one is raised."""
+        if self.on_error == "raise":
+            return None
+        return max(100, frames // 1000) if self.max_errors is None else self.max_errors
 
 
 @with_options()
@@ -308,7 +313,7 @@ class LoaderFields(SharedFields, total=False):
     action_chunk: int | None
     resize: Filter
     on_error: OnError
-    max_errors: int
+    max_errors: int | None
 
 
 class RowFields(SharedFields, total=False):

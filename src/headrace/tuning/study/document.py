@@ -308,7 +308,9 @@ def _training(experiment: str, entry: Entry, common: Sequence[str]) -> tuple[str
             remedy="Write an override of the experiment instead",
         )
     train = (sys.executable, "-m", "headrace", "train", f"experiment={experiment}")
-    return (*train, *common, *entry.own)
+    # Which sources to take is an override of the mixture, and of an experiment's data.
+    given = (f"data.{each}" if each.startswith("only=") else each for each in common)
+    return (*train, *given, *entry.own)
 
 
 def _split(base: BenchSettings, overrides: Sequence[str]) -> tuple[BenchSettings, tuple[str, ...]]:
