@@ -84,4 +84,4 @@ def _help(marker: re.Match[str]) -> str:
     told = subprocess.run(
         command, check=True, capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"}
     )
-    return f"```\n$ headrace {marker[1]} --help\n{told.stdout}```"
+    return f"```\n{told.stdout}```"
