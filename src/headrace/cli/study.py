@@ -41,7 +41,7 @@ Results: STUDY/results.csv, results.json, log.md, plots/ and the runs themselves
 
 #: Statuses of rows that do not make the study a failure.
 _FINE = ("complete", "skipped", "not installed")
-_HIDDEN = (">p90", ">wall")  # columns that log.md has and a terminal has no room for
+_HIDDEN = (">batches", ">p90", ">wall")  # columns that log.md has and a terminal has no room for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one more row, as YAML; can be repeated",
     )
     parser.add_argument("--again", action="store_true", help="forget what was finished before")
-    parser.add_argument("--seconds", type=float, help="measured time of a run")
+    long = parser.add_mutually_exclusive_group()
+    long.add_argument("--seconds", type=float, help="measured time of a run, instead of batches")
+    long.add_argument("--steps", type=int, help="measured batches of a run, without a time limit")
     parser.add_argument("--repeats", type=int, help="rounds")
     parser.add_argument("--floor", metavar="SIZE", help="memory that must stay free, such as 5GiB")
     parser.add_argument("--timeout", type=float, help="seconds a run may take")
@@ -128,8 +130,8 @@ def _study(args: argparse.Namespace) -> Study:
             f"{args.study!r} is an override, not a study", remedy="Give a file or a name first"
         )
     study = read_study(args.study, args.overrides, args.add)
-    if args.seconds is not None:
-        study = replace(study, seconds=args.seconds, steps=None)
+    if args.seconds is not None or args.steps is not None:
+        study = replace(study, seconds=args.seconds, steps=args.steps)
     given = {"repeats": args.repeats, "mixture": args.mixture}
     limits = {"min_available": args.floor, "timeout_s": args.timeout}
     guard = replace(study.guard, **{k: v for k, v in limits.items() if v is not None})

@@ -100,7 +100,7 @@ def _value_name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """Which frames of a window are taken.
+    """Which frames of a window are taken; `k` is the offset of a source, in steps.
 
     >>> WindowSpec("stride", stride=2).offsets(5)
     (0, 2, 4, 5)
@@ -113,6 +113,11 @@ class WindowSpec:
     def offsets(self, k: int) -> tuple[int, ...]:
         """Steps of the frames after the window's start."""
         return frame_offsets(self.mode, k, self.stride, self.n)
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one frame, at any step of an episode: offsets do not matter."""
+        return self.mode == "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +191,9 @@ class LoaderOptions(SharedOptions):
     )
     frames: WindowSpec | WindowMode = option(
         "endpoints",
-        'Frames of a window: "endpoints" (t and t+k), "all" (t to t+k), or a `WindowSpec` '
-        "(every n-th, or n evenly). k is the `offset` of the source in the mixture.",
+        'Frames of a window: "endpoints" (t and t+k, k being the `offset` of the source in the '
+        'mixture), "single" (t alone, at every step: behaviour cloning, with an `action_chunk`), '
+        '"all" (t to t+k), or a `WindowSpec` (every n-th, or n evenly).',
     )
     metadata: Metadata = option(
         "full",
@@ -233,6 +239,11 @@ class LoaderOptions(SharedOptions):
                     f"action is {self.action!r} and action_chunk is {self.action_chunk}",
                     remedy="Leave one of them out: a chunk has its actions one by one",
                 )
+        if self.action == "sum" and self.window.single:
+            raise UsageError(
+                "action is 'sum' and frames is 'single': there is no second frame to sum up to",
+                remedy="Use action='first', or action_chunk for the actions one by one",
+            )
         if self.max_errors is not None:
             _at_least("max_errors", self.max_errors, 0)
         check_filter(self.resize)

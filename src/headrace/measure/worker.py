@@ -21,7 +21,7 @@ from headrace.engine.statistics import Span
 from headrace.errors import BudgetError, HeadraceError, SelectionError, UsageError
 from headrace.loader import Batch, Loader
 from headrace.measure.baselines import find_baseline
-from headrace.measure.baselines.baseline import Opened, Traces, Validates, check_installed
+from headrace.measure.baselines.baseline import Opened, Skips, Traces, Validates, check_installed
 from headrace.measure.clock import Step
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.limit import decode_limit, storage_limit
@@ -143,6 +143,8 @@ class _Loop:
                     break
         except _Stopped:
             found["stopped"] = True
+        finally:
+            self._run.damaged(self._opened.damaged() if isinstance(self._opened, Skips) else ())
         if not warmup:
             found["elapsed_s"] = clock() - measured_from - self._validations.seconds
             found["batches"], found["samples"] = self._run.batches - first, samples

@@ -77,6 +77,14 @@ class Traces(Protocol):
         """What was recorded, by worker; none where it has written files of its own."""
 
 
+@runtime_checkable
+class Skips(Protocol):
+    """An opened backend that can pass over damaged frames."""
+
+    def damaged(self) -> Sequence[Any]:
+        """Those that it has passed over so far, as `RunWriter.damaged` takes them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Conversion:
     """What it took to write the data in a baseline's own format."""

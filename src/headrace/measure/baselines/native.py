@@ -33,6 +33,9 @@ class _Native:
     def end_trace(self) -> Sequence[Sequence[Span]]:
         return feed_of(self.loader).record_spans(False)
 
+    def damaged(self) -> Sequence[Any]:
+        return self.loader.statistics().damaged
+
     def figures(self) -> Mapping[str, Any]:
         figures = self.loader.statistics()
         engine = figures.engine

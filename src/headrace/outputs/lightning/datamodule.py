@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -230,9 +229,8 @@ class HeadraceDataModule(LightningDataModule):
             # Only now: when a run is resumed, the trainer's count is loaded after our state.
             self._trained_before = 0 if trainer is None else batches_trained(trainer)
         batches = iter(self.loader)
-        with suppress(StopIteration):  # closed meanwhile
-            while True:
-                yield self._hand_out(next(batches))  # no name for it: a batch must not be held
+        while True:
+            yield self._hand_out(next(batches))  # no name for it: a batch must not be held
 
     def _hand_out(self, batch: TorchBatch) -> TorchBatch:
         self._handed += 1

@@ -26,11 +26,12 @@ from weakref import WeakMethod
 
 import torch
 import torch.distributed
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset
 
 from headrace.config import Mixture
 from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
+from headrace.loader.endless import closed_error, refuse_dataloader_worker
 from headrace.loader.feed import LoaderStatistics, MixtureFeed
 from headrace.loader.options import LoaderFields, changed_options, with_options
 from headrace.outputs.torch.device import (
@@ -59,7 +60,7 @@ _log = logging.getLogger("headrace")
 
 
 @with_options(LoaderOptions)
-class TorchLoader:
+class TorchLoader(IterableDataset[TorchBatch]):
     """Endless batches of a mixture as dicts of tensors: a plain loop, Lightning or accelerate.
 
     `for batch in loader` does not end, and a second `for` continues where the first stopped; with
@@ -171,10 +172,7 @@ class TorchLoader:
             self._step = 0
         self._resumed = False
         while self.steps_per_epoch is None or self._step < self.steps_per_epoch:
-            try:
-                yield self._next()  # no name for it: the generator must not hold the batch
-            except StopIteration:  # closed meanwhile
-                return
+            yield self._next()  # no name for it: the generator must not hold the batch
 
     def __len__(self) -> int:
         """Batches of an epoch. Like torch's DataLoader, a TypeError where there is no end."""
@@ -216,7 +214,10 @@ class TorchLoader:
             if self._ahead is None:
                 self._begun, self._handed = self._feed.state_dict()["draws"], 0
                 self._ahead = self._ahead_of(self._feed)
-            batch = next(self._ahead)
+            try:
+                batch = next(self._ahead)
+            except StopIteration:  # training has no end: it was closed meanwhile
+                raise closed_error() from None
             self._handed += 1
         now = perf_counter()
         self.waited_s += now - started
@@ -286,6 +287,7 @@ class TorchLoader:
     def _settle(self) -> None:
         """Check the process before each batch; before the first one, find rank and device."""
         _check_process(self._process)
+        self._feed.check_open()
         if self._settled:
             return
         found = None if self._rank_given else _distributed_rank()
@@ -308,7 +310,7 @@ class TorchLoader:
         return map(partial(to_tensors, layout=self.layout), batches)
 
 
-class ValidationLoader:
+class ValidationLoader(IterableDataset[TorchBatch]):
     """The validation splits; each iteration is one pass, in the same order. Made by `validation`.
 
     Ranks share each pass. If its samples do not divide evenly, the last ranks have one batch less,
@@ -364,12 +366,7 @@ def _distributed_rank() -> tuple[int, int] | None:
 
 def _check_process(owner: int) -> None:
     """Raise unless this is the process `owner` and not a worker of a torch DataLoader."""
-    if get_worker_info() is not None:
-        raise UsageError(
-            "this is a worker process of torch's DataLoader: all would give the same batches",
-            remedy="Iterate over the TorchLoader itself, it has workers of its own; "
-            "or wrap it with num_workers=0",
-        )
+    refuse_dataloader_worker()
     if os.getpid() != owner:
         raise UsageError(
             f"the TorchLoader was made in process {owner}, and this is {os.getpid()}",
