@@ -9,13 +9,14 @@ import subprocess
 import sys
 from dataclasses import fields
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 
 import headrace as hr
 from headrace.errors import UsageError
-from headrace.loader.options import options_of
+from headrace.loader.options import options_of, options_table
 from tests.outputs.conftest import NAMES, OPTIONS, mixture_dict
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -388,3 +389,5 @@ def test_help_lists_the_options_of_the_signature(kind, options):
     assert named == {field.name: field.default for field in fields(options)}
     for name, type_name, default, _ in [*options_of(options), *options_of(hr.LoaderOptions)]:
         assert f"{name}: {type_name} = {default}\n" in kind.__doc__
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "loader.md").read_text()
+    assert options_table(TorchOptions) in page
