@@ -267,6 +267,10 @@ def test_it_can_be_sent_to_another_process_before_it_is_set_up(modules):
     [
         ({"layout": "bhwc"}, "layout is 'bhwc'. Give BCTHW or BTHWC"),
         ({"steps_per_epoch": 0}, "steps_per_epoch is 0"),
+        ({"steps_per_epoch": "5"}, "steps_per_epoch is '5'"),
+        ({"batch_size": "8"}, "batch_size is '8'"),
+        ({"image_size": (32, 32, 3)}, "image_size"),
+        ({"layout": 3}, "layout is 3"),
     ],
 )
 def test_options_that_cannot_be_are_refused_at_once(modules, options, message):

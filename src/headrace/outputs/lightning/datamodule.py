@@ -20,7 +20,13 @@ from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
 from headrace.loader.loader import feed_of
 from headrace.loader.mixture import open_sources
-from headrace.loader.options import LoaderFields, WindowSpec, changed_options, with_options
+from headrace.loader.options import (
+    LoaderFields,
+    WindowSpec,
+    at_least,
+    changed_options,
+    with_options,
+)
 from headrace.outputs.lightning.framework import (
     LightningDataModule,
     LightningModule,
@@ -69,11 +75,9 @@ class HeadraceDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.mixture = mixture if isinstance(mixture, Mixture) else Mixture.load(mixture)
-        if steps_per_epoch is not None and steps_per_epoch < 1:
-            raise UsageError(
-                f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
-            )
-        options = changed_options(options or LoaderOptions(), changes)
+        if steps_per_epoch is not None:
+            at_least("steps_per_epoch", steps_per_epoch, 1)
+        options = changed_options(LoaderOptions, options, changes)
         self.batch_size = options.batch_size  # by this name, Lightning's tuner may change it
         self.layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch

@@ -33,7 +33,7 @@ from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
 from headrace.loader.endless import closed_error, refuse_dataloader_worker
 from headrace.loader.feed import LoaderStatistics, MixtureFeed
-from headrace.loader.options import LoaderFields, changed_options, with_options
+from headrace.loader.options import LoaderFields, at_least, changed_options, with_options
 from headrace.outputs.torch.device import (
     Ahead,
     Copying,
@@ -102,13 +102,11 @@ class TorchLoader(IterableDataset[TorchBatch]):
         steps_per_epoch: int | None = None,
         **changes: Unpack[LoaderFields],
     ) -> None:
-        if steps_per_epoch is not None and steps_per_epoch < 1:
-            raise UsageError(
-                f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
-            )
+        if steps_per_epoch is not None:
+            at_least("steps_per_epoch", steps_per_epoch, 1)
         self.layout: Layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch
-        options = changed_options(options or LoaderOptions(), changes)
+        options = changed_options(LoaderOptions, options, changes)
         where = checked_device(device)
         decoder = _decoder(decode, where, options.resize)
         self._target: CudaTarget | None = None
