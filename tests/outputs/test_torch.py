@@ -337,6 +337,10 @@ def test_pickling_and_copying_are_refused(loaders, how):
         ({"device": "meta"}, "device is 'meta'"),
         ({"pin": True}, "Give device='cuda'"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": "8"}, "batch_size is '8'"),
+        ({"image_size": (32, 32, 3)}, "image_size"),
+        ({"steps_per_epoch": "5"}, "steps_per_epoch is '5'"),
+        ({"layout": None}, "layout is None"),
     ],
 )
 def test_options_that_cannot_be_are_refused(loaders, options, message):
