@@ -132,7 +132,8 @@ class OpenedMixture:
         yield (
             f"offset {low if low == high else f'{low} to {high}'}: {1 - starts / total:.1%} of the "
             "steps start no window, because the episode ends before its last frame"
-            + (f"; episodes that are too short: {', '.join(short)}" if short else "")
+            + (f"; episodes that are too short: {', '.join(short[:5])}" if short else "")
+            + (f" and those of {len(short) - 5} other sources" if len(short) > 5 else "")
             + " (frames='single' uses every step)"
         )
 
