@@ -1,4 +1,4 @@
-"""Moving pictures, and two tiny datasets. The modules of tests skip themselves where torch is missing."""
+"""Moving pictures and two tiny datasets. Modules of tests skip themselves without torch."""
 
 import pytest
 
