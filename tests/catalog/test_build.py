@@ -359,7 +359,7 @@ from pathlib import Path
 from headrace.catalog.build import ScanJob, scan_shard
 from headrace.formats.features import read_features
 folder, file, episodes = sys.argv[1], sys.argv[2], int(sys.argv[3])
-job = ScanJob(folder, file, episodes, "frames", False, folder + "/out.arrow", "s")
+job = ScanJob(folder, file, episodes, "frames", True, False, folder + "/out.arrow", "s")
 schema = read_features(Path(folder) / "features.json")
 result = scan_shard(job, schema, lambda b, s: None, mapped=True)
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

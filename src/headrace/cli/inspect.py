@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from headrace.catalog.manifest import UNCHECKED
 from headrace.cli.index import find_data, index_parquet
 from headrace.cli.output import (
     add_json_option,
@@ -139,6 +140,8 @@ def _print_one(description: dict[str, Any]) -> None:
         f"\ncatalog: {catalog['path']}, {readable_bytes(catalog['bytes'])}, "
         f"level {catalog['level']}, format {catalog['format_version']}"
     )
+    if not catalog["checksums"]:
+        print(UNCHECKED)
     if description["quarantined"]:
         print(f"{description['quarantined']} episodes are quarantined")
 
@@ -189,6 +192,9 @@ def _print_many(descriptions: list[dict[str, Any]]) -> None:
         map(line, descriptions),
     )
     print(plural(len(descriptions), "dataset"))
+    for each in descriptions:
+        if not each["catalog"]["checksums"]:
+            print(f"{each['name']} {each['version']}: {UNCHECKED}")
 
 
 def _print_parquet(one: dict[str, Any]) -> None:
