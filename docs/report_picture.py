@@ -1,4 +1,4 @@
-"""Makes docs/report.png: the report of a run or comparison, as Chromium shows it.
+"""Makes docs/pictures/report.png: the report of a run or comparison, as Chromium shows it.
 
 python docs/report_picture.py RUN
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import cv2
 
-OUT = Path(__file__).parent / "report.png"
+OUT = Path(__file__).parent / "pictures" / "report.png"
 WIDTH, HEIGHT = 1120, 2205
 
 

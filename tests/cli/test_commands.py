@@ -12,7 +12,8 @@ import cv2
 import pytest
 
 import headrace
-from headrace.cli.main import main
+from headrace.cli.main import build_parser, main, parsed
+from headrace.measure.job import jobs_of
 from tests.catalog.test_bad_input import shards
 from tests.measure.made_runs import write_made_run
 from tests.row_files import write_set
@@ -355,3 +356,25 @@ def test_datasets_and_tables_may_be_given_together(parquet, bridge, capsys):
     out = capsys.readouterr().out
     assert "bridge 0.1.0" in out
     assert "357" in out
+
+
+@pytest.mark.parametrize("command", ["bench", "doctor", "tune"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["oxe29", "--only", "bridge,droid", "root=/d"],
+        ["oxe29", "root=/d", "only=[bridge,droid]"],
+        ["{root: /d, sources: [{name: bridge}, {name: droid}]}"],
+    ],
+)
+def test_sources_are_chosen_on_the_command_line(command, words):
+    args = parsed(build_parser(), [command, *words])
+    mixture = jobs_of(args.mixture, args.overrides, ["headrace"])["headrace"].mixture
+    assert [source.name for source in mixture.sources] == ["bridge", "droid"]
+
+
+def test_a_source_that_the_mixture_does_not_have_is_answered_with_those_it_has(run, oxe):
+    for command in ("bench", "doctor", "tune"):
+        code, _, err = run(command, "oxe29", f"root={oxe}", "--only", "bridge,driod")
+        assert code == 2
+        assert "droid" in err

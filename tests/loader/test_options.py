@@ -76,3 +76,15 @@ def test_the_rank_comes_from_the_environment_unless_it_is_given(monkeypatch, key
         monkeypatch.setenv(key, value)
     assert module.rank_and_world_size() == (2, 4)
     assert module.rank_and_world_size(0, 1) == (0, 1)
+
+
+@pytest.mark.parametrize("kind", [hr.LoaderOptions, hr.RowOptions])
+def test_every_option_has_a_type_a_default_and_a_meaning_in_help_and_in_the_table(kind):
+    listed = module.options_of(kind)
+    assert [name for name, *_ in listed] == [field.name for field in fields(kind)]
+    table = module.options_table(kind)
+    for owner in (kind, hr.Loader if kind is hr.LoaderOptions else hr.RowLoader):
+        for name, type_name, default, meaning in listed:
+            assert f"{name}: {type_name} = {default}\n" in owner.__doc__
+            assert meaning[:40] in owner.__doc__
+            assert f"| `{name}` | {type_name} | `{default}` | {meaning} |" in table

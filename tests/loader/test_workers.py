@@ -1,6 +1,7 @@
 """Threads that pass their work on to processes: the same bytes, and every way a process can end."""
 
 import gc
+import itertools
 import json
 import os
 import pickle
@@ -81,6 +82,30 @@ def test_validation_and_resuming_are_the_same_with_processes(mixture, loaders, a
     assert [everything(batch) for batch in islice(loader, 6)] == ahead
     plain = loaders(mixture, workers=0)
     assert validated == [everything(batch) for batch in plain.validation()]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_spans_say_what_each_worker_did_when(mixture, loaders, at_once, workers):
+    loader = loaders(mixture, workers=workers)
+    feed = feed_of(loader)
+    if workers:
+        with_processes(loader)
+    take(loader, 3)
+    begun = time.perf_counter()
+    assert not any(feed.record_spans(True))  # none before they are asked for
+    take(loader, 30)
+    found = [spans for spans in feed.record_spans(False) if spans]
+    ended = time.perf_counter()
+    stages = {stage for spans in found for stage, _, _ in spans}
+    assert {"wait", "read", "decode", "fields"} <= stages
+    for spans in found:
+        times = sorted((start, end) for _, start, end in spans)
+        # The first may have begun before, and none overlaps with the next of the same worker.
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(times))
+        assert begun <= times[0][1]
+        assert times[-1][1] <= ended
+    take(loader, 3)
+    assert not any(feed.record_spans(False))
 
 
 def test_statistics_count_what_processes_do(mixture, loaders, at_once):
@@ -246,7 +271,7 @@ def test_a_damaged_frame_is_replaced_as_without_processes(own, loaders, at_once)
         each.load_state_dict(state)
         runs.append([everything(batch) for batch in islice(each, 60)])
         assert each.statistics().skipped > 0
-        assert "bridge" in each.statistics().first_skipped[0].error
+        assert [one.dataset for one in each.statistics().damaged] == ["bridge"]
     assert runs[0] == runs[1]
     assert len(loader.statistics().engine.processes) == 2
 

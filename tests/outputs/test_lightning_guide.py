@@ -1,4 +1,4 @@
-"""The code of docs/training.md runs as it stands there, only smaller."""
+"""The code of the tutorial and of the guides to PyTorch and Lightning runs, only smaller."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,8 @@ from tests.outputs.conftest import mixture_dict
 
 pytest.importorskip("lightning.pytorch")
 
-GUIDE = Path(__file__).parents[2] / "docs" / "training.md"
+DOCS = Path(__file__).parents[2] / "docs"
+TUTORIAL = DOCS / "tutorial.md"
 #: What makes it small.
 SMALL = {
     "image_size=256": "image_size=32",
@@ -31,7 +32,7 @@ pytestmark = [
 ]
 
 
-#: The same of the first section.
+#: The same of the tutorial.
 FIRST_SMALL = {
     "batch_size=64": "batch_size=4",
     "steps_per_epoch=200": "steps_per_epoch=2",
@@ -41,13 +42,13 @@ FIRST_SMALL = {
 }
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", GUIDE.read_text(), re.S)
+def blocks(language, page=TUTORIAL):
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(), re.S)
 
 
-def block(containing):
-    """The block of code that has a text in it, small."""
-    (code,) = (code for code in blocks("python") if containing in code)
+def block(page, containing):
+    """The block of a guide's code that has a text in it, small."""
+    (code,) = (code for code in blocks("python", DOCS / "guides" / page) if containing in code)
     for large, small in SMALL.items():
         code = code.replace(large, small)
     return code
@@ -55,18 +56,18 @@ def block(containing):
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, data, monkeypatch):
-    """A folder with the mixture that the guide speaks of."""
+    """A folder with the mixture that the guides speak of."""
     monkeypatch.chdir(tmp_path)
     Path("mixture.yaml").write_text(yaml.safe_dump(mixture_dict(data)))
 
 
-def test_the_first_section_trains_from_nothing_and_resumes(capsys, monkeypatch):
-    only = re.findall(r"--only (\w+)", GUIDE.read_text())[:3]
+def test_the_tutorial_trains_from_nothing_and_resumes(capsys):
+    only = re.findall(r"--only (\w+)", TUTORIAL.read_text())[:3]
     synthesize(Path("data"), preset="plain", only=only, episodes=10, seed=0, _max_steps=9)
     Path("mixture.yaml").write_text(blocks("yaml")[0])
     code = blocks("python")[0]
     for large, small in FIRST_SMALL.items():
-        assert large in code, f"the guide no longer has {large}"
+        assert large in code, f"the tutorial no longer has {large}"
         code = code.replace(large, small)
     for epochs, begins in ((2, 1), (3, 5)):  # the second continues after the first one's four steps
         exec(code.replace("max_epochs=3", f"max_epochs={epochs}"), {"__name__": "__main__"})
@@ -81,7 +82,7 @@ def test_the_short_form_trains_any_model():
     names = {"__name__": "guide"}
     exec(blocks("python")[0], names)  # for its model
     exec(
-        block('callbacks=default_callbacks("runs/first")').replace(
+        block("lightning.md", 'callbacks=default_callbacks("runs/first")').replace(
             "image_size=32", "image_size=64"
         ),
         names,
@@ -92,7 +93,7 @@ def test_the_short_form_trains_any_model():
 
 
 def test_the_plain_loop_resumes():
-    code, first, second = block("checkpoint.exists()"), {}, {}
+    code, first, second = block("pytorch.md", "checkpoint.exists()"), {}, {}
     exec(code, first)
     assert first["step"] == 4
     exec(code.replace("step == 4", "step == 5"), second)
@@ -103,6 +104,6 @@ def test_the_plain_loop_resumes():
 def test_the_loop_with_accelerate_saves_the_position():
     torch = pytest.importorskip("torch")
     pytest.importorskip("accelerate")
-    exec(block("Accelerator()"), {})
+    exec(block("pytorch.md", "Accelerator()"), {})
     (file,) = Path("state").glob("custom_checkpoint_*.pkl")
     assert torch.load(file)["draws"] == 12

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.output import add_json_option, print_table, run_line
+from headrace.cli.output import add_json_option, add_mixture_arguments, print_table, run_line
 
 if TYPE_CHECKING:
     from headrace.measure.bench import Watch
@@ -21,6 +21,8 @@ and how much memory is held. Every run is archived as a folder with a report.
 
   headrace bench oxe29 root=/data/oxe
   headrace bench mine.yaml loader.batch_size=128 --compute 50
+  headrace bench oxe29 root=/data/oxe --only bridge,rt1
+  headrace bench '{root: /data/oxe, sources: [{name: bridge, weight: 1}, {name: rt1, weight: 3}]}'
   headrace bench oxe29 root=/data/oxe --versus tfdata,torch
   headrace bench oxe29 root=/data/oxe --backend tfdata tfdata.mixing.strategy=choose
   headrace bench oxe29 root=/data/oxe --limit
@@ -35,8 +37,7 @@ _BATCH_TIMES = ("p50", "p90", "p99", "max")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("mixture", metavar="MIXTURE", help="a YAML file or a packaged mixture")
-    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="dotted overrides")
+    add_mixture_arguments(parser)
     parser.add_argument("--backend", default="headrace", help="what to run (default: headrace)")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--versus", metavar="LIST", help="against these, taking turns: a,b,c")

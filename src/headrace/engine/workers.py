@@ -332,7 +332,8 @@ class _Process:
 
     def fill(self, plan: Plan, place: int, how: Any, counters: Counters) -> Done:
         """As `Filler.fill`, into the slot at a place."""
-        self._send((place, plan.shape[1], plan.tobytes(), how))
+        spans = counters.spans is not None
+        self._send((place, plan.shape[1], plan.tobytes(), how, spans))
         while (message := self._receive())[0] == "charge":
             self._send(self._charge(*message[1:]))
         if message[0] == "failed":
@@ -429,8 +430,8 @@ def _serve(parent: socket.socket, description: int, memory: int) -> None:
     filler: Filler | None = None
     send(parent, ("ready",))
     while True:
-        place, width, data, how = receive(parent)
-        counters = Counters()
+        place, width, data, how, spans = receive(parent)
+        counters = Counters(spans=spans)
         answer: tuple[Any, ...]
         try:
             if filler is None:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 
 from headrace.engine.engine import Engine
 from headrace.engine.slots import ArraySpec, Budget, Lock, SharedMemory
+from headrace.engine.statistics import Span
 from headrace.engine.stream import Filled, Stream
 from headrace.engine.workers import PROCESS_BYTES, Fill, Work, Workers
 from headrace.loader.options import SharedOptions, rank_and_world_size
@@ -94,6 +95,10 @@ class EndlessLoader(ABC):
             self._engine.drop(self._stream)
             self._stream = None
         self._start, self._delivered = loaded.draws, 0
+
+    def record_spans(self, record: bool) -> tuple[list[Span], ...]:
+        """Begin or end to record what each worker does when; the spans so far, by worker."""
+        return self._engine.record_spans(record)
 
     def close(self) -> None:
         """End the workers and give the memory back."""

@@ -23,7 +23,7 @@ from headrace.loader.mixture import OpenedMixture
 from headrace.loader.options import LoaderOptions, rank_and_world_size
 from headrace.loader.plan import PendingBatch, Planner, Sample, SampleTask
 from headrace.loader.sizes import VALIDATION_SLOTS, Sizes
-from headrace.loader.work import SampleTasks, SampleWork, Skipped
+from headrace.loader.work import DamagedFrame, SampleTasks, SampleWork, SkippedSamples
 from headrace.reading.local import LocalFiles, shared_files
 from headrace.sampling.sampler import ValidationOrder
 
@@ -36,8 +36,9 @@ class LoaderStatistics:
     draws: int  #: draws consumed by all ranks together
     shares: dict[str, float]  #: of the sources, exactly
     too_short: dict[str, int]  #: episodes of each source that are shorter than a window
-    skipped: int  #: samples that were damaged and replaced
-    first_skipped: tuple[Skipped, ...]  #: the first of them, with what was wrong
+    skipped: int  #: samples that were replaced, with on_error="skip"
+    damaged: tuple[DamagedFrame, ...]  #: the frames that were the reason, each once
+    unchecked: tuple[str, ...] = ()  #: sources whose frames have no checksums (`index --quick`)
 
 
 class MixtureFeed(EndlessLoader):
@@ -65,7 +66,8 @@ class MixtureFeed(EndlessLoader):
         self._sample_planner = planner = Planner(
             opened.sources, opened.episodes, options, opened.sampler, sizes.threads
         )
-        self._tasks = SampleTasks(options.may_skip, encoded)
+        frames = sum(s.steps(e).sum() for s, e in zip(self.sources, opened.episodes, strict=True))
+        self._tasks = SampleTasks(SkippedSamples(options.most_damaged(int(frames))), encoded)
         self._work = SampleWork(self.sources, options, files, sizes.threads)
         #: Told of every batch of training and how long it was waited for; must not raise.
         self.on_batch: Callable[[Batch, float], None] | None = None
@@ -220,7 +222,8 @@ class MixtureFeed(EndlessLoader):
                 for source, episodes in zip(self.sources, self.mixture.episodes, strict=True)
             },
             skipped=self._tasks.skipped.count,
-            first_skipped=tuple(self._tasks.skipped.first),
+            damaged=self._tasks.skipped.damaged,
+            unchecked=self.mixture.unchecked,
         )
 
     def _batch(self, filled: Filled) -> Batch:

@@ -12,9 +12,10 @@ from headrace.config import Mixture
 from headrace.errors import UsageError
 from headrace.loader.batch import Batch
 from headrace.loader.feed import LoaderStatistics, MixtureFeed
-from headrace.loader.options import LoaderFields, LoaderOptions, changed_options
+from headrace.loader.options import LoaderFields, LoaderOptions, changed_options, with_options
 
 
+@with_options(LoaderOptions)
 class Loader:
     """Endless batches of a mixture, on lease: a batch's memory is reused once it is let go.
 
@@ -26,6 +27,10 @@ class Loader:
     ...                batch_size=64, image_size=256, seed=0) as loader:
     ...     for batch in loader:
     ...         train_step(batch.frames)       # uint8 [64, 2, 256, 256, 3]
+
+    `mixture` is a `Mixture`, a YAML file or a packaged name. Its weights are normalised: they
+    count relative to their sum; where some sources have none, weights are shares and these split
+    the rest by size. `names` lists the sources; `Batch.dataset` points into it.
 
     Options are the fields of `LoaderOptions`, given by name, or an object of it and what differs.
     """

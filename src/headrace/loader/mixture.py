@@ -7,6 +7,7 @@ usually all equal. Others are read through the catalog, which is the plain twin 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.manifest import UNCHECKED, some_of
 from headrace.catalog.shards import ProgressBar, ShardPool
 from headrace.catalog.source import Roles, find_roles
 from headrace.config import Mixture, Source
@@ -31,6 +33,8 @@ from headrace.sampling.items import SourceItems, steps_from_seconds, valid_start
 from headrace.sampling.sampler import Sampler, digest, resolve_weights
 
 Ints = NDArray[np.int64]
+
+_log = logging.getLogger("headrace")
 
 _DEFAULT_OFFSET = 5  # steps; what the reference mixture uses where it says nothing else
 
@@ -104,6 +108,10 @@ class OpenedMixture:
         )
         self.weights = weights
         self.sampler = Sampler(weights, self.items, options.seed, self.names)
+        #: Sources whose frames have no checksums.
+        self.unchecked = tuple(s.name for s in self.sources if not s.catalog.checksums)
+        if self.unchecked:
+            _log.warning("%s: %s", some_of(self.unchecked), UNCHECKED)
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that the sequence of samples depends on, beside the seed."""

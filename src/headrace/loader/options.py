@@ -6,11 +6,24 @@ recipes all take these options or their fields. An option is added here and nowh
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, get_args
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from types import NoneType, UnionType
+from typing import (
+    Any,
+    Literal,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from headrace.config.typed import nearest
 from headrace.decoding.resize import Filter, check_filter
@@ -26,7 +39,63 @@ Shuffle: TypeAlias = Literal["exact", "local", "none"]
 #: Memory to leave free, where it is at most an eighth of what the machine or container has.
 KEEP_FREE = 1 << 30
 
+_Class = TypeVar("_Class", bound=type)
+
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def option(default: Any, meaning: str) -> Any:
+    """A field of options, with what help and the reference say of it."""
+    return field(default=default, metadata={"meaning": meaning})
+
+
+def options_of(kind: type) -> list[tuple[str, str, str, str]]:
+    """Name, type, default and meaning of every option of a dataclass."""
+    hints = get_type_hints(kind)
+    return [
+        (each.name, _type_name(hints[each.name]), _value_name(each.default), meaning)
+        for each in fields(kind)
+        if (meaning := each.metadata.get("meaning"))
+    ]
+
+
+def options_table(kind: type) -> str:
+    """The options as a table in Markdown, for the reference."""
+    rows = (
+        f"| `{name}` | {type_name} | `{default}` | {meaning} |"
+        for name, type_name, default, meaning in options_of(kind)
+    )
+    return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def with_options(kind: type | None = None) -> Callable[[_Class], _Class]:
+    """A class decorator that lists options behind the docstring, for `help`; None: its own."""
+
+    def add(documented: _Class) -> _Class:
+        if documented.__doc__:  # python -OO has none
+            listed = "\n".join(
+                f"{name}: {kind_} = {default}\n{textwrap.indent(textwrap.fill(meaning), '    ')}"
+                for name, kind_, default, meaning in options_of(kind or documented)
+            )
+            text = inspect.cleandoc(documented.__doc__)
+            documented.__doc__ = f"{text}\n\nOptions:\n\n{listed}\n"
+        return documented
+
+    return add
+
+
+def _type_name(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(map(_type_name, get_args(hint)))
+    if get_origin(hint) is Literal:
+        return " or ".join(map(_value_name, get_args(hint)))
+    if get_origin(hint) is tuple:
+        return f"({', '.join(map(_type_name, get_args(hint)))})"
+    return "None" if hint is NoneType else str(hint.__name__)
+
+
+def _value_name(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,24 +119,33 @@ class WindowSpec:
 class SharedOptions:
     """The options of every loader."""
 
-    #: Samples in a batch of this rank.
-    batch_size: int = 64
-    #: Key of the shuffle: the same seed gives the same sequence of samples.
-    seed: int = 0
-    #: Threads that load, each with a worker process of its own once it has worked for 0.2 s.
-    #: None: one for each CPU that this process may use. 0: threads of this process alone, without
-    #: worker processes: for debugging, and for programs that must not start any.
-    workers: int | None = None
-    #: Memory for everything in flight (batches, reading and decoding, worker processes): bytes, or
-    #: a text such as "2GiB". None: what is needed, at most a quarter of what is available.
-    memory: int | str | None = None
-    #: Memory to leave to others, in the same form: below it, prefetching shrinks to a minimum.
-    #: None: 1 GiB, or an eighth of what the machine or container has where that is less.
-    keep_free: int | str | None = None
-    #: This process among those that train together, and their number. None: as the environment
-    #: says (torchrun, Slurm), else one process alone.
-    rank: int | None = None
-    world_size: int | None = None
+    batch_size: int = option(64, "Samples in a batch of this rank.")
+    seed: int = option(0, "Key of the shuffle: the same seed gives the same sequence of samples.")
+    workers: int | None = option(
+        None,
+        "Threads that load, each with a worker process of its own once it has worked for 0.2 s. "
+        "None: one for each CPU that this process may use. 0: threads of this process alone, "
+        "without worker processes: for debugging, and for programs that must not start any.",
+    )
+    memory: int | str | None = option(
+        None,
+        "Memory for everything in flight (batches, reading and decoding, worker processes): "
+        'bytes, or a text such as "2GiB". None: what is needed, at most a quarter of what is '
+        "available.",
+    )
+    keep_free: int | str | None = option(
+        None,
+        "Memory to leave to others, in the same form: below it, prefetching shrinks to a minimum. "
+        "None: 1 GiB, or an eighth of what the machine or container has where that is less.",
+    )
+    rank: int | None = option(
+        None,
+        "This process among those that train together. None: as the environment says (torchrun, "
+        "Slurm), else 0.",
+    )
+    world_size: int | None = option(
+        None, "How many processes train together; given where `rank` is given."
+    )
 
     def __post_init__(self) -> None:
         _at_least("batch_size", self.batch_size, 1)
@@ -92,6 +170,7 @@ class SharedOptions:
         return parse_size(self.keep_free)
 
 
+@with_options()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderOptions(SharedOptions):
     """The options of a loader of mixtures.
@@ -100,25 +179,45 @@ class LoaderOptions(SharedOptions):
     (240, 320)
     """
 
-    #: Side of the frames, or height and width. Frames are resized without keeping the aspect ratio.
-    image_size: int | tuple[int, int] = 256
-    #: Frames of a window: "endpoints" (t and t+k), "all", or a `WindowSpec`.
-    frames: WindowSpec | WindowMode = "endpoints"
-    #: What comes with the frames: nothing, the dataset, or everything (action, state, texts, ...).
-    metadata: Metadata = "full"
-    #: What `action` is: "first", the action at t; or "sum", the sum of the actions from t to the
-    #: last frame of the window, which is the whole movement where actions are differences, and
-    #: means nothing where they are positions.
-    action: ActionMode = "first"
-    #: Actions of a sample one by one, from t on, with `action_is_pad` beyond the episode's end:
-    #: `action` is then [B, C, A]. None: one, as `action` says.
-    action_chunk: int | None = None
-    #: How frames are resized: as TensorFlow's method of that name.
-    resize: Filter = "bilinear"
-    #: What happens to a damaged sample: it is raised, or replaced by another one of its source.
-    on_error: OnError = "raise"
-    #: With on_error="skip": how many samples may be replaced before one is raised.
-    max_errors: int = 100
+    image_size: int | tuple[int, int] = option(
+        256,
+        "Size of the frames: (height, width), or one number for both. Frames are stretched to it: "
+        "the whole picture stays visible, and its aspect ratio changes.",
+    )
+    frames: WindowSpec | WindowMode = option(
+        "endpoints",
+        'Frames of a window: "endpoints" (t and t+k), "all" (t to t+k), or a `WindowSpec` '
+        "(every n-th, or n evenly). k is the `offset` of the source in the mixture.",
+    )
+    metadata: Metadata = option(
+        "full",
+        'What comes with the frames: "none", "dataset" (which source each sample is of), or '
+        '"full" (action, state, texts, episode and step as well).',
+    )
+    action: ActionMode = option(
+        "first",
+        'What `action` is: "first", the action at t; or "sum", the sum of the actions from t to '
+        "the last frame of the window, which is the whole movement where actions are differences, "
+        "and means nothing where they are positions.",
+    )
+    action_chunk: int | None = option(
+        None,
+        "C: actions of a sample one by one, from t on, with `action_is_pad` beyond the episode's "
+        "end; `action` is then [B, C, A]. None: one, as `action` says.",
+    )
+    resize: Filter = option(
+        "bilinear", "How frames are resized: as TensorFlow's method of that name."
+    )
+    on_error: OnError = option(
+        "raise",
+        'What happens to a damaged sample: it is raised, or replaced ("skip") by another one of '
+        "its source, the same for any number of workers.",
+    )
+    max_errors: int | None = option(
+        None,
+        'With on_error="skip": damaged frames that may be met, each counted once, before the run '
+        "ends with an error. None: 100, or one in 1,000 frames of the mixture where that is more.",
+    )
 
     def __post_init__(self) -> None:
         SharedOptions.__post_init__(self)
@@ -134,7 +233,8 @@ class LoaderOptions(SharedOptions):
                     f"action is {self.action!r} and action_chunk is {self.action_chunk}",
                     remedy="Leave one of them out: a chunk has its actions one by one",
                 )
-        _at_least("max_errors", self.max_errors, 0)
+        if self.max_errors is not None:
+            _at_least("max_errors", self.max_errors, 0)
         check_filter(self.resize)
         if not isinstance(self.frames, WindowSpec):
             _one_of("frames", self.frames, get_args(WindowMode))
@@ -150,22 +250,26 @@ class LoaderOptions(SharedOptions):
         """`frames` as a `WindowSpec`."""
         return self.frames if isinstance(self.frames, WindowSpec) else WindowSpec(self.frames)
 
-    @property
-    def may_skip(self) -> int:
-        """Samples that may be replaced; 0: the first damaged one is raised."""
-        return self.max_errors if self.on_error == "skip" else 0
+    def most_damaged(self, frames: int) -> int | None:
+        """Damaged frames of so many that may be passed over; None: the first one is raised."""
+        if self.on_error == "raise":
+            return None
+        return max(100, frames // 1000) if self.max_errors is None else self.max_errors
 
 
+@with_options()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOptions(SharedOptions):
     """The options of a loader of rows."""
 
-    #: Order of the windows: "exact" (all of them), "local" (within a few row groups at a time) or
-    #: "none" (as they are stored).
-    shuffle: Shuffle = "exact"
-    #: Pieces of the files that a local shuffle has open: see docs/decisions for what more of them
-    #: bring.
-    open_pieces: int = 8
+    shuffle: Shuffle = option(
+        "exact",
+        'Order of the windows: "exact" (all of them), "local" (within a few row groups at a time) '
+        'or "none" (as they are stored).',
+    )
+    open_pieces: int = option(
+        8, "Pieces of the files that a local shuffle has open: more of them mix further."
+    )
 
     def __post_init__(self) -> None:
         SharedOptions.__post_init__(self)
@@ -198,7 +302,7 @@ class LoaderFields(SharedFields, total=False):
     action_chunk: int | None
     resize: Filter
     on_error: OnError
-    max_errors: int
+    max_errors: int | None
 
 
 class RowFields(SharedFields, total=False):

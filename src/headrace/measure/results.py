@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from headrace.errors import DataError
 from headrace.measure.columns import Batches, Memory, finite
 from headrace.measure.runs import BATCHES, RESULT, RUN_FILES, Outcome, RunReader, objects, read_text
@@ -73,6 +75,8 @@ def read_run(folder: Path) -> Run:
     for key, value in reader.figures().items():
         if (number := finite(value)) is not None:
             numbers.setdefault(key, number)
+    if len(held := memory.anon_mb[~np.isnan(memory.anon_mb)]):
+        numbers.setdefault("peak_anon_mb", float(held.max()))
     rate, limit = numbers.get("samples_per_s"), numbers.get("decode_limit_samples_per_s")
     if rate is not None and limit:
         numbers.setdefault("limit_ratio", rate / limit)

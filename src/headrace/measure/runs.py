@@ -3,6 +3,7 @@
 runs/2026-11-15_12-00-00_oxe29/
   batch_times.jsonl  a record a batch, written as the run goes
   memory.jsonl       a record every second or so, likewise
+  damaged.jsonl      a record a damaged frame that on_error="skip" passed over, if there were any
   result.json        how the run ended, and its figures; missing while it runs or if it was killed
   doctor.json        the verdict and what it rests on, of a run that a doctor watched
   machine.json  config.yaml  log.txt
@@ -19,7 +20,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +36,7 @@ from headrace.measure.clock import Step
 from headrace.measure.columns import Batches, Memory, finite
 
 RESULT, BATCHES, MEMORY = "result.json", "batch_times.jsonl", "memory.jsonl"
-DOCTOR = "doctor.json"
+DOCTOR, DAMAGED = "doctor.json", "damaged.jsonl"
 #: A folder with any of these is a run.
 RUN_FILES = (RESULT, BATCHES, MEMORY)
 
@@ -158,9 +159,12 @@ class RunWriter:
         self._batches: TextIO | None = None
         self._memory: TextIO | None = None
         self._clock: float | None = None
+        self._damaged = 0  # frames that were written
         self._begun = perf_counter()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if batches and not resume:
+                (folder / DAMAGED).unlink(missing_ok=True)
             if batches:
                 self._batches, self._earlier = _opened(
                     folder / BATCHES, resume, lambda r: -1 < _number(r, "idx") < resume
@@ -227,6 +231,13 @@ class RunWriter:
         record = {"t_s": round(self._earlier_memory + perf_counter() - self._begun, 3)}
         record |= {key: round(n / 1e6, 1) for key, n in sizes.items() if n is not None}
         self._memory.write(json.dumps(record) + "\n")
+
+    def damaged(self, frames: Sequence[Any]) -> None:
+        """All damaged frames so far, each a dataclass as `statistics().damaged` has them."""
+        if new := frames[self._damaged :]:
+            with (self.folder / DAMAGED).open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(frame)) + "\n" for frame in new)
+            self._damaged = len(frames)
 
     def finish(
         self, status: str, cause: str | None = None, numbers: Mapping[str, Any] | None = None
@@ -405,6 +416,16 @@ class RunReader:
         if not (self.folder / DOCTOR).exists():
             return {}
         found, self._problems[DOCTOR] = read_object(self.folder / DOCTOR)
+        return found
+
+    @cached_property
+    def damaged_frames(self) -> list[dict[str, Any]]:
+        """The damaged frames that the run has passed over; most runs have none."""
+        if not (self.folder / DAMAGED).exists():
+            return []
+        lines = _Lines(self.folder / DAMAGED)
+        found = list(lines)
+        self._problems[DAMAGED], self.damaged[DAMAGED] = lines.problem, lines.damaged
         return found
 
     def figures(self) -> dict[str, Any]:

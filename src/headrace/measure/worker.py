@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from headrace.errors import BudgetError, HeadraceError, SelectionError, UsageError
 from headrace.loader import Batch, Loader
 from headrace.measure.baselines import find_baseline
-from headrace.measure.baselines.baseline import Opened, Validates, check_installed
+from headrace.measure.baselines.baseline import Opened, Skips, Validates, check_installed
 from headrace.measure.clock import Step
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.limit import decode_limit, storage_limit
@@ -125,6 +125,8 @@ class _Loop:
                     break
         except _Stopped:
             found["stopped"] = True
+        finally:
+            self._run.damaged(self._opened.damaged() if isinstance(self._opened, Skips) else ())
         if not warmup:
             found["elapsed_s"] = clock() - measured_from - self._validations.seconds
             found["batches"], found["samples"] = self._run.batches - first, samples

@@ -21,6 +21,7 @@ from headrace.loader.options import (
     RowOptions,
     changed_options,
     rank_and_world_size,
+    with_options,
 )
 from headrace.loader.rows.plan import (
     MOST_WINDOWS,
@@ -56,6 +57,7 @@ class RowLoaderStatistics:
     cache: CacheStatistics  #: row groups of this process; worker processes have their own
 
 
+@with_options(RowOptions)
 class RowLoader(EndlessLoader):
     """Endless batches of windows of rows, on lease: their memory is reused once they are let go.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -59,6 +59,14 @@ class Validates(Protocol):
 
     def validation(self, batches: int) -> Iterator[Batch]:
         """At most so many batches of the validation splits."""
+
+
+@runtime_checkable
+class Skips(Protocol):
+    """An opened backend that can pass over damaged frames."""
+
+    def damaged(self) -> Sequence[Any]:
+        """Those that it has passed over so far, as `RunWriter.damaged` takes them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -23,6 +23,9 @@ class _Native:
 
     def validation(self, batches: int) -> Iterator[Batch]:
         return self.loader.validation(batches)
+
+    def damaged(self) -> Sequence[Any]:
+        return self.loader.statistics().damaged
 
     def figures(self) -> Mapping[str, Any]:
         figures = self.loader.statistics()

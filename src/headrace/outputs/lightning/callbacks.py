@@ -226,8 +226,8 @@ class DatasetUsage(Callback):
 
     The line is `[DatasetUsage] step=N interval_total=N name=count (pct%) ...`, most first; the
     metrics are `usage/actual/NAME` and, with a headrace loader, `usage/requested/NAME`, as shares.
-    A last line has the shares of the whole run. Samples are those of the first rank: its slice of
-    each global batch is drawn as those of the others.
+    A last line has the shares of the whole run; after a resume it says since which step. Samples
+    are those of the first rank: its slice of each global batch is drawn as those of the others.
     """
 
     def __init__(self, every_n_steps: int | None = None) -> None:
@@ -236,11 +236,12 @@ class DatasetUsage(Callback):
         self._names: tuple[str, ...] = ()
         self._interval: Tensor | None = None
         self._total: dict[str, int] = {}
+        self._begun = 0  # the step at which this run began, or resumed
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loader = find_loader(trainer)
         self._requested = {} if loader is None else loader.statistics().shares
-        self._interval, self._total = None, {}
+        self._interval, self._total, self._begun = None, {}, trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -270,7 +271,8 @@ class DatasetUsage(Callback):
                 + (f" (requested {self._requested[name]:.2%})" if name in self._requested else "")
                 for name, n in _most_first(self._total)
             )
-            _print(trainer, f"[DatasetUsage] total={total} {shown}")
+            since = f" since step {self._begun}" if self._begun else ""
+            _print(trainer, f"[DatasetUsage] total={total}{since} {shown}")
 
     def _take(self) -> dict[str, int]:
         """Counts since the last time; the device is waited for here."""
@@ -294,7 +296,8 @@ class BatchMix(_Timed):
     `dt_s` is the time since the end of the previous step, without validation; `fetch_dt_s` is the
     part of it spent waiting for data, null without a headrace loader. The first `warmup` batches of
     a run are marked and do not count in reports. A resumed run continues the file, and replaces
-    what came after its checkpoint. The first rank writes, about its own slice.
+    what came after its checkpoint. Damaged frames that the loader has passed over are listed in
+    damaged.jsonl. The first rank writes, about its own slice.
     """
 
     def __init__(self, folder: str | Path | None = None, *, warmup: int = 8) -> None:
@@ -336,6 +339,8 @@ class BatchMix(_Timed):
         """Write the batches so far; the device is waited for here, once for all of them."""
         if self._run is None:
             return
+        if self._loader is not None:
+            self._run.damaged(self._loader.statistics().damaged)
         rows, self._rows = self._rows, []
         tensors = [counts for *_, counts in rows if counts is not None]
         same = {len(counts) for counts in tensors}
@@ -462,11 +467,13 @@ class Summary(_Timed):
         super().__init__()
         self._folder = folder
         self._path: Path | None = None  # None: not the first rank, or written already
+        self._requested: dict[str, float] = {}  # share of each source
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = _run_folder(trainer, self._folder)
         super().on_train_start(trainer, pl_module)
         self._path = folder / RESULT if trainer.global_rank == 0 else None
+        self._requested = {} if self._loader is None else self._loader.statistics().shares
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -505,6 +512,9 @@ class Summary(_Timed):
             "steps": trainer.global_step,
             "world": self._world_size,
         }
+        if self._requested:
+            numbers["backend"] = "headrace"
+            numbers["mixture"] = {name: {"asked": x} for name, x in self._requested.items()}
         clock = self._clock
         parts = [f"{trainer.global_step:,} steps"]
         if clock.seconds:

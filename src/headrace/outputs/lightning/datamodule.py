@@ -21,7 +21,7 @@ from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
 from headrace.loader.loader import feed_of
 from headrace.loader.mixture import open_sources
-from headrace.loader.options import LoaderFields, WindowSpec, changed_options
+from headrace.loader.options import LoaderFields, WindowSpec, changed_options, with_options
 from headrace.outputs.lightning.framework import (
     LightningDataModule,
     LightningModule,
@@ -37,6 +37,7 @@ from headrace.reading.local import shared_files
 _log = logging.getLogger("headrace")
 
 
+@with_options(LoaderOptions)
 class HeadraceDataModule(LightningDataModule):
     """The batches of a mixture for a Lightning trainer.
 

@@ -32,7 +32,7 @@ from headrace.config import Mixture
 from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
 from headrace.loader.feed import LoaderStatistics, MixtureFeed
-from headrace.loader.options import LoaderFields, changed_options
+from headrace.loader.options import LoaderFields, changed_options, with_options
 from headrace.outputs.torch.device import (
     Ahead,
     Copying,
@@ -58,6 +58,7 @@ Decode: TypeAlias = Literal["cpu", "gpu", "auto"]
 _log = logging.getLogger("headrace")
 
 
+@with_options(LoaderOptions)
 class TorchLoader:
     """Endless batches of a mixture as dicts of tensors: a plain loop, Lightning or accelerate.
 

@@ -97,17 +97,17 @@ def _train(
     batch, size = options.data.loader.batch_size, options.model.image_size
     begins = 0 if source is None else source.step
 
-    # Data. Without a root it is generated.
-    synth = options.data.synth
-    if options.data.root is None and synth is not None and not synth.folder().is_dir():
-        tell(f"generating {len(synth.only)} datasets (once)")
-    generated = options.data.make()
-    mixture = options.data.open_mixture(generated)
+    # Data.
+    where, synth = "", options.data.generated
+    if synth is not None:
+        if not synth.folder().is_dir():
+            tell(f"generating {len(synth.only)} datasets (once)")
+        where = f" in {synth.make()}"
+    mixture = options.data.open_mixture()
     loading = options.data.loader
     data = HeadraceDataModule(mixture, loading.loader(), pin=loading.pin, decode=loading.decode)
 
     times = f" x {training.accumulate}" if training.accumulate > 1 else ""
-    where = f" in {generated}" if generated is not None else ""
     millions = trainable_parameters(task.model) / 1e6
     tell(f"run: {run.path}")
     tell(f"data: {len(mixture.active)} sources{where}; batch {batch}{times} of {size} x {size}")
@@ -188,10 +188,10 @@ def _train(
             max_steps=training.steps,
             max_epochs=-1,
             accumulate_grad_batches=training.accumulate,
-            val_check_interval=training.val_every * training.accumulate,
+            val_check_interval=min(training.val_every, training.steps) * training.accumulate,
             check_val_every_n_epoch=None,
             limit_val_batches=training.val_batches,
-            num_sanity_val_steps=0,
+            num_sanity_val_steps=training.sanity_val_batches,
             log_every_n_steps=logging.every,
             logger=[each for each in loggers if each is not None],
             callbacks=callbacks,

@@ -78,7 +78,6 @@ class Ledger:
             "label": trial.label,
             "round": number,
             "guard": asdict(guard),
-            "time": datetime.now().isoformat(timespec="seconds"),
             "attempt": asdict(attempt),
         }
         with self._path.open("ab", buffering=0) as file:
@@ -170,6 +169,9 @@ class RunFolder:
         except HeadraceError as error:
             # What is wrong with the trial is in its attempt: this is a folder of ours.
             raise UsageError(error.problem, remedy="Free some space, or give --out") from None
+        if attempt.folder is not None:
+            now = datetime.now().isoformat(sep=" ", timespec="seconds")
+            attempt = replace(attempt, date=now, job_id=os.environ.get("SLURM_JOB_ID"))
         full = trial.command is None and "No space left" in (attempt.cause or "")
         if full and shutil.disk_usage(self.folder).free < 1 << 20:
             # The files of the run did not fit, which says nothing about its configuration.
