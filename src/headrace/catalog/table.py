@@ -257,7 +257,8 @@ class EpisodeTable:
             lengths[here] = np.where(present, gap - 1 - width, -1)
             offsets[here] = end - (gap - 1 - width)
             if checks is not None and len(values):  # as many as ends, in the same order
-                crcs[here] = np.where(present, checks[number][1][at], -1)
+                found = checks[number][1][at].astype(np.int64)
+                crcs[here] = np.where(present, found, -1)
         return offsets, lengths, crcs
 
     def total_ends(self, key: str) -> tuple[int, int]:

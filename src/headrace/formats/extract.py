@@ -258,7 +258,7 @@ def values(field: Field, places: EpisodePlaces, fetch: Fetch, start: int, stop: 
         )
     try:
         return _FieldReader(field, parts_of(field), places, fetch).read(start, stop)
-    except RecordError as error:
+    except (RecordError, ImageError) as error:
         raise error.within(field=field.key) from None
 
 
@@ -277,7 +277,7 @@ def blobs(part: Part, places: EpisodePlaces, fetch: Fetch, start: int, stop: int
         for step, (blob, crc) in enumerate(zip(found, crcs[start:stop].tolist(), strict=True)):
             try:
                 check_blob(blob, crc)
-            except RecordError as error:
+            except ImageError as error:
                 at = places.start(part) + int(ends[start + step]) - len(blob)
                 raise error.within(offset=places.origin + at, frame=start + step) from None
     return found
@@ -286,7 +286,7 @@ def blobs(part: Part, places: EpisodePlaces, fetch: Fetch, start: int, stop: int
 def check_blob(data: Buffer, crc: int) -> None:
     """Raise unless the bytes of a frame (or tensor) are those that were indexed."""
     if crc32c(data) != crc:
-        raise RecordError(
+        raise ImageError(
             "the checksum of a frame is wrong: its bytes are not those that were indexed",
             remedy="The file was damaged after it was indexed: fetch it again, or leave out what "
             "is damaged (`headrace verify --quarantine`)",
