@@ -125,6 +125,8 @@ def test_a_mixture_that_is_given_is_used_as_it_is(tmp_path):
     assert inline.generated is None
     (source,) = inline.open_mixture().sources
     assert (source.name, source.path, source.split) == ("a", Path("/data/a"), "train")
+    some = data("data.only=[rt1,bc_z]").open_mixture()
+    assert [source.name for source in some.sources] == ["bc_z", "rt1"]
     made = data()
     assert made.open_mixture().root == made.generated.folder()
 
@@ -188,6 +190,8 @@ def test_the_loader_has_the_image_size_of_the_model_and_the_seed_of_the_run(conf
         (["data.mixture=oxe30"], "file oxe30"),
         (["data=oxe29"], "data.root=FOLDER"),
         (["data.mixture=oxe29"], "data.root=FOLDER"),
+        (["data.only=[rt2]"], "Did you mean 'rt1'?"),
+        (["data.only=rt1,bc_z"], "data.only=[rt1,bc_z]"),
         (["data.synth=null"], "data.mixture is null"),
         (["data.sources.bridge.weight=1"], "bridge"),
         (["data.defaults.val_split=null"], "data.defaults.val_split"),

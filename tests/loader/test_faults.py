@@ -304,13 +304,30 @@ def test_an_abandoned_loader_ends_its_threads(mixture):
 
 
 def test_a_closed_loader_says_so(mixture, loaders):
+    for begun in (True, False):
+        loader = loaders(mixture)
+        validation = loader.validation()
+        if begun:
+            next(loader)
+            next(validation)
+        loader.close()
+        loader.close()
+        for use in (loader.validation, lambda: next(loader), lambda: list(loader)):  # noqa: B023
+            with pytest.raises(UsageError, match="closed"):
+                use()
+        with pytest.raises(UsageError, match="closed"):  # not a pass that is merely shorter
+            list(validation)
+
+
+def test_a_consumer_that_waits_is_told_that_the_loader_was_closed(mixture, loaders):
     loader = loaders(mixture)
     next(loader)
-    loader.close()
-    loader.close()
-    assert list(loader) == []
+    closing = threading.Timer(0.1, loader.close)
+    closing.start()
     with pytest.raises(UsageError, match="closed"):
-        loader.validation()
+        while True:
+            next(loader)
+    closing.join()
 
 
 SCRIPT = """

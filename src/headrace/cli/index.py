@@ -121,6 +121,7 @@ def _index(
     folder: Path, args: argparse.Namespace, pool: ShardPool, progress: ProgressBar
 ) -> dict[str, Any]:
     from headrace.catalog.catalog import Catalog
+    from headrace.config import plain
 
     started, before = time.perf_counter(), progress.steps
     catalog = Catalog.open(
@@ -149,6 +150,7 @@ def _index(
         "checksums": catalog.checksums,
         "quarantined": len(catalog.quarantined),
         "damage": [asdict(damage) for damage in catalog.manifest.quarantine],
+        "missing_roles": [plain(each) for each in catalog.roles.missing],
         "seconds": round(time.perf_counter() - started, 4),
         "scanned_steps": progress.steps - before,
     }
@@ -176,6 +178,7 @@ def _print(rows: list[dict[str, Any]], seconds: float) -> None:
             episodes = plural(row["quarantined"], "episode")
             print(f"{row['name']} {row['version']}: {episodes} left out")
             print_damage(_runs(row["damage"]))
+        print_missing_roles(row)
     frames = sum(row["frames"] or 0 for row in rows)
     scanned = sum(row["scanned_steps"] for row in rows)
     print(
@@ -199,6 +202,14 @@ def _runs(damage: list[dict[str, Any]]) -> list[str]:
         + f": {one['problem']}"
         for one, last in runs
     ]
+
+
+def print_missing_roles(dataset: dict[str, Any]) -> None:
+    """Which fields the registry names and the dataset does not have, in one line."""
+    from headrace.catalog.source import MissingRole, missing_line
+
+    if line := missing_line([MissingRole(**each) for each in dataset["missing_roles"]]):
+        print(f"{dataset['name']} {dataset['version']}: {line}")
 
 
 def _print_parquet(sets: list[dict[str, Any]]) -> None:

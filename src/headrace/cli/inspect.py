@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from headrace.catalog.manifest import UNCHECKED
-from headrace.cli.index import find_data, index_parquet
+from headrace.cli.index import find_data, index_parquet, print_missing_roles
 from headrace.cli.output import (
     add_json_option,
     each_of,
@@ -131,6 +131,7 @@ def _print_one(description: dict[str, Any]) -> None:
             if field["key"] not in cameras
         ),
     )
+    print_missing_roles(description)
     if description["instructions"]:
         print("\ninstructions")
     for text in description["instructions"]:
@@ -191,6 +192,8 @@ def _print_many(descriptions: list[dict[str, Any]]) -> None:
         ],
         map(line, descriptions),
     )
+    for description in descriptions:
+        print_missing_roles(description)
     print(plural(len(descriptions), "dataset"))
     for each in descriptions:
         if not each["catalog"]["checksums"]:

@@ -18,7 +18,12 @@ from headrace.engine.statistics import Counters, EngineStatistics
 from headrace.engine.stream import Filled, Stream
 from headrace.errors import SplitError
 from headrace.loader.batch import Batch, EncodedBatch
-from headrace.loader.endless import EndlessLoader, ValidationSequence, make_engine
+from headrace.loader.endless import (
+    EndlessLoader,
+    ValidationSequence,
+    make_engine,
+    refuse_dataloader_worker,
+)
 from headrace.loader.mixture import OpenedMixture
 from headrace.loader.options import LoaderOptions, rank_and_world_size
 from headrace.loader.plan import PendingBatch, Planner, Sample, SampleTask
@@ -57,6 +62,7 @@ class MixtureFeed(EndlessLoader):
         encoded: bool = False,
     ) -> None:
         """`lock` makes memory ready for a device; with `encoded` frames may be left as JPEGs."""
+        refuse_dataloader_worker()
         files = files or shared_files()
         self.options = options
         self.encoded = encoded
@@ -254,6 +260,8 @@ class _Pass(Iterator[Batch]):
     def __next__(self) -> Batch:
         try:
             return self._feed._batch(next(self._stream))
-        except BaseException:
+        except BaseException as error:
             self._finalizer()
+            if isinstance(error, StopIteration):
+                self._feed.check_open()  # a pass that was cut off must not look like a whole one
             raise

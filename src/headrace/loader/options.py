@@ -40,6 +40,7 @@ Shuffle: TypeAlias = Literal["exact", "local", "none"]
 KEEP_FREE = 1 << 30
 
 _Class = TypeVar("_Class", bound=type)
+_TAB = "    "
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -68,14 +69,15 @@ def options_table(kind: type) -> str:
     return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])
 
 
-def with_options(kind: type | None = None) -> Callable[[_Class], _Class]:
-    """A class decorator that lists options behind the docstring, for `help`; None: its own."""
+def with_options(*kinds: type) -> Callable[[_Class], _Class]:
+    """A class decorator that lists options behind the docstring, for `help`; by default its own."""
 
     def add(documented: _Class) -> _Class:
         if documented.__doc__:  # python -OO has none
             listed = "\n".join(
-                f"{name}: {kind_} = {default}\n{textwrap.indent(textwrap.fill(meaning), '    ')}"
-                for name, kind_, default, meaning in options_of(kind or documented)
+                f"{name}: {type_name} = {default}\n" + textwrap.indent(textwrap.fill(meaning), _TAB)
+                for kind in kinds or (documented,)
+                for name, type_name, default, meaning in options_of(kind)
             )
             text = inspect.cleandoc(documented.__doc__)
             documented.__doc__ = f"{text}\n\nOptions:\n\n{listed}\n"
@@ -100,7 +102,7 @@ def _value_name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """Which frames of a window are taken.
+    """Which frames of a window are taken; `k` is the offset of a source, in steps.
 
     >>> WindowSpec("stride", stride=2).offsets(5)
     (0, 2, 4, 5)
@@ -113,6 +115,11 @@ class WindowSpec:
     def offsets(self, k: int) -> tuple[int, ...]:
         """Steps of the frames after the window's start."""
         return frame_offsets(self.mode, k, self.stride, self.n)
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one frame, at any step of an episode: offsets do not matter."""
+        return self.mode == "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,8 +193,9 @@ class LoaderOptions(SharedOptions):
     )
     frames: WindowSpec | WindowMode = option(
         "endpoints",
-        'Frames of a window: "endpoints" (t and t+k), "all" (t to t+k), or a `WindowSpec` '
-        "(every n-th, or n evenly). k is the `offset` of the source in the mixture.",
+        'Frames of a window: "endpoints" (t and t+k, k being the `offset` of the source in the '
+        'mixture), "single" (t alone, at every step: behaviour cloning, with an `action_chunk`), '
+        '"all" (t to t+k), or a `WindowSpec` (every n-th, or n evenly).',
     )
     metadata: Metadata = option(
         "full",
@@ -233,6 +241,11 @@ class LoaderOptions(SharedOptions):
                     f"action is {self.action!r} and action_chunk is {self.action_chunk}",
                     remedy="Leave one of them out: a chunk has its actions one by one",
                 )
+        if self.action == "sum" and self.window.single:
+            raise UsageError(
+                "action is 'sum' and frames is 'single': there is no second frame to sum up to",
+                remedy="Use action='first', or action_chunk for the actions one by one",
+            )
         if self.max_errors is not None:
             _at_least("max_errors", self.max_errors, 0)
         check_filter(self.resize)
@@ -312,9 +325,12 @@ class RowFields(SharedFields, total=False):
     open_pieces: int
 
 
-def changed_options(options: _Options, changes: Mapping[str, Any]) -> _Options:
-    """Options with some fields changed; a field that there is not is an error."""
-    known = [field.name for field in fields(options)]
+def changed_options(options: _Options, changes: Mapping[str, Any], *more: type) -> _Options:
+    """Options with some fields changed; a field that there is not is an error.
+
+    `more` are options that the caller takes beside these: an error names them too.
+    """
+    known = [field.name for kind in (*more, type(options)) for field in fields(kind)]
     for name in changes:
         if name not in known:
             raise UsageError(

@@ -111,7 +111,7 @@ def _notes(loader: MixtureFeed, missing: list[str]) -> tuple[str, ...]:
         listed = [f"{name} ({count:,})" for name, count in damaged.items() if count]
         notes.append(f"episodes in quarantine: {_some(listed)}")
     if unchecked := loader.statistics().unchecked:
-        notes.append(f"{_some(list(unchecked))}: {UNCHECKED}")
+        notes.append(f"{UNCHECKED}: {_some(list(unchecked))}")
     short = loader.statistics().too_short
     if any(short.values()):
         listed = [f"{name} ({count:,})" for name, count in short.items() if count]

@@ -15,7 +15,7 @@ from headrace.engine.statistics import EngineStatistics
 from headrace.engine.workers import PROCESS_BYTES, Fill
 from headrace.errors import BudgetError, UsageError
 from headrace.formats.parquet.rows import CacheStatistics
-from headrace.loader.endless import EndlessLoader, make_engine
+from headrace.loader.endless import EndlessLoader, make_engine, refuse_dataloader_worker
 from headrace.loader.options import (
     RowFields,
     RowOptions,
@@ -84,6 +84,7 @@ class RowLoader(EndlessLoader):
         transform: RowTransform | None = None,
         **changes: Unpack[RowFields],
     ) -> None:
+        refuse_dataloader_worker()
         self.options = options = changed_options(options or RowOptions(), changes)
         batch_size = options.batch_size
         self.rows = rows if isinstance(rows, RowSet) else RowSet(rows)

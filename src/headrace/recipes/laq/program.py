@@ -19,11 +19,13 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.outputs.lightning import (
     BatchMix,
     DatasetUsage,
+    GpuUsage,
     HeadraceDataModule,
     Memory,
     ProgressLine,
     Throughput,
 )
+from headrace.outputs.torch import peak_flops
 from headrace.recipes.laq.ema import Ema
 from headrace.recipes.laq.model import trainable_parameters
 from headrace.recipes.laq.options import LaqOptions
@@ -36,7 +38,7 @@ from headrace.recipes.training.checkpoints import (
     CheckpointFile,
     LastCheckpoint,
 )
-from headrace.recipes.training.devices import Devices, explain_failure, peak_flops
+from headrace.recipes.training.devices import Devices, explain_failure
 from headrace.recipes.training.loggers import (
     LossOfEveryStep,
     MetricsFile,
@@ -137,12 +139,17 @@ def _train(
     started = _Started(run.path, data)
     losses = LossOfEveryStep(metrics, logging.every)
     profile = StepProfile(run.profiles, lambda: data.loader.waited_s)
+    flops = step_flops(task.model.config, batch).total
+    peak = training.peak_flops
+    if peak is None and devices.cuda:
+        peak = peak_flops(torch.cuda.get_device_name())
+    gpu = GpuUsage(logging.every, flops_per_step=flops, peak_flops=peak)
     doctor = DoctorWatch(
         run.path,
         data,
-        flops_per_step=step_flops(task.model.config, batch).total,
-        peak_flops=training.peak_flops
-        or (peak_flops(torch.cuda.get_device_name()) if devices.cuda else None),
+        gpu,
+        flops_per_step=flops,
+        peak_flops=peak,
         limits=training.limits,
         steps=training.steps - begins,
     )
@@ -170,6 +177,7 @@ def _train(
         DatasetUsage(logging.print_every),
         BatchMix(run.path, warmup=min(8, (training.steps - begins) * training.accumulate // 4)),
         Memory(logging.print_every, folder=run.path),
+        gpu,
         doctor,
         *_pictures(options, run, tell),
         *([Ema(training.ema)] if training.ema is not None else []),
@@ -260,6 +268,7 @@ def _train(
             "best_checkpoint": best.best_model_path or None,
             "last_checkpoint": str(run.last) if run.last.is_file() else None,
             "profile": profile.shares,
+            "gpu": doctor.gpu,
             "verdict": None if doctor.verdict is None else doctor.verdict.to_dict(),
             "provenance": bad[-1] if bad else None,
         },

@@ -105,6 +105,7 @@ class DataOptions:
     root: str | None = None  #: folder above the datasets that are known by name
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: over the mixture's own
     sources: Mapping[str, Any] = field(default_factory=dict)  #: likewise, by name
+    only: tuple[str, ...] = ()  #: the sources to train on, by name; none: all
     synth: SyntheticData | None = None  #: used where there is neither mixture nor root
     loader: LoadingOptions = field(default_factory=LoadingOptions)
 
@@ -134,6 +135,7 @@ class DataOptions:
                     remedy=f"Write data.sources.{name}.weight=0.1",
                 )
             overrides += [f"sources.{name}.{k}={json.dumps(v)}" for k, v in changes.items()]
+        overrides += [f"only={json.dumps(self.only)}"] if self.only else []
         try:
             if isinstance(mixture, str):
                 return Mixture.load(mixture, overrides)
