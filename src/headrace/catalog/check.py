@@ -7,7 +7,7 @@ checksums that it keeps of frames are compared too.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -97,10 +97,14 @@ def verify(
     path: str | Path,
     *,
     decode: Literal["none", "sample", "all"] = "sample",
+    only: Mapping[str, Collection[int]] | None = None,
     pool: ShardPool | None = None,
     progress: BuildProgress | None = None,
 ) -> Verdict:
-    """Check every record's checksum and structure, and decode a sample of images or all."""
+    """Check every record's checksum and structure, and decode a sample of images or all.
+
+    `only` names records of some shards: the others are hopped over.
+    """
     dataset = read_dataset(path)
     assert dataset.schema  # a broken one is an error here, before any process starts
     manifest, rows = _indexed(dataset)
@@ -109,12 +113,18 @@ def verify(
             f"{__name__}:check",
             asdict(
                 _Job(
-                    str(dataset.path), shard.file, shard.episodes, decode, *rows.get(shard.file, ())
+                    str(dataset.path),
+                    shard.file,
+                    shard.episodes,
+                    decode,
+                    sorted(only[shard.file]) if only is not None else None,
+                    *rows.get(shard.file, ()),
                 )
             ),
             max(0, shard_stat(dataset.path / shard.file)[0]),
         )
         for shard in dataset.shards
+        if only is None or shard.file in only
     ]
     with contextlib.ExitStack() as stack:
         pool = pool or stack.enter_context(ShardPool())
@@ -123,9 +133,9 @@ def verify(
         name=dataset.name,
         version=dataset.version,
         path=dataset.path,
-        records=sum(result["records"] for result in results),
+        records=sum(result["records"] - result["hopped"] for result in results),
         steps=sum(result["steps"] for result in results),
-        bytes=sum(result["bytes"] for result in results),
+        bytes=sum(result["bytes"] - result["hopped_bytes"] for result in results),
         frames_decoded=sum(result["frames_decoded"] for result in results),
         findings=tuple(Finding(**row) for result in results for row in result["findings"]),
         catalog_checksums=manifest.checksums if manifest else None,
@@ -185,6 +195,7 @@ class _Job:
     file: str  #: the shard, relative to it
     episodes: int  #: records it should hold
     decode: str  #: "none", "sample" or "all"
+    only: Sequence[int] | None = None  #: numbers of the records to check, in order; None: all
     table: str | None = None  #: of a catalog with checksums, where there is one
     row: int = 0  #: of the shard's first episode in it
 
@@ -197,6 +208,8 @@ class _Result:
     steps: int = 0
     frames_decoded: int = 0
     bytes: int = 0
+    hopped: int = 0  #: of the records
+    hopped_bytes: int = 0
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -207,7 +220,7 @@ def check(
     job = _Job(**job_values)
     result = _Result()
     try:
-        with open_shard(Path(job.folder, job.file), mapped=mapped, whole=True) as shard:
+        with open_shard(Path(job.folder, job.file), mapped=mapped, whole=not job.only) as shard:
             table = EpisodeTable(Path(job.table)) if job.table else None
             _Check(job, schema, shard, result, table).run(report)
     except FileNotFoundError:
@@ -232,6 +245,14 @@ class _Check:
         stride = max(1, job.episodes // _SAMPLED_EPISODES)
         try:
             for offset, length in shard.records(job.episodes):
+                if job.only is not None:
+                    if result.records > job.only[-1]:
+                        return
+                    if result.records not in job.only:
+                        result.records += 1
+                        result.hopped += 1
+                        result.hopped_bytes += length
+                        continue
                 sampled = job.decode == "sample" and not result.records % stride
                 self._check_record(parts, offset, length, job.decode == "all" or sampled)
                 result.records += 1

@@ -83,7 +83,7 @@ class HeadraceDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.mixture = mixture if isinstance(mixture, Mixture) else Mixture.load(mixture)
-        options = changed_options(options or LoaderOptions(), changes, DataModuleOptions)
+        options = changed_options(LoaderOptions, options, changes, DataModuleOptions)
         DataModuleOptions(
             layout=layout, device=device, pin=pin, decode=decode, steps_per_epoch=steps_per_epoch
         )
