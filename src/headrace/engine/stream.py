@@ -69,9 +69,13 @@ class Pending:
     error: BaseException | None = None
 
     def take_error(self) -> BaseException:
-        """The error, to be raised: a frame that raised what it keeps would keep itself alive."""
+        """The error, to be raised by who has taken the slot back.
+
+        Nothing stays here: the frame that raises lives as long as the error.
+        """
         assert self.error is not None
         error, self.error = self.error, None
+        self.slot, self.arrays = None, {}
         return error
 
     def task_done(self, error: BaseException | None) -> bool:

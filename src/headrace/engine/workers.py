@@ -61,7 +61,8 @@ START_AFTER = 0.2
 PROCESS_BYTES = 64 << 20
 
 #: A worker that makes no progress and uses no CPU time for this long is named and, if it is a
-#: process, ended: its work is done by another. Tasks take milliseconds, a slow disk seconds.
+#: process, ended: its work is done by another. Tasks take milliseconds, a slow disk seconds. One
+#: that computes is named after twice this time and left alone.
 SILENT_SECONDS = 30.0
 #: After this long without progress the run ends with an error instead of waiting on. File servers
 #: take minutes to come back; NCCL gives up after 10, and its message does not say why.
@@ -315,10 +316,10 @@ class Worker:
                 f"{who} has not answered for {task.silent:.0f} s",
                 "Look at the storage that the file lies on, then resume the run",
             )
-        ends = task.silent >= SILENT_SECONDS and process is not None and not task.ended
-        if (task.since >= SILENT_SECONDS and not task.told) or ends:
+        silent = task.silent >= SILENT_SECONDS
+        ends = silent and process is not None and not task.ended
+        if ends or (not task.told and (silent or task.since >= 2 * SILENT_SECONDS)):
             task.told = True
-            silent = task.silent >= SILENT_SECONDS
             what = "has not answered" if silent else "has been at work on the same place"
             what = f"{who} {what} for {task.since:.0f} s"
             what += ": it is ended and its work done by another" if ends else ""

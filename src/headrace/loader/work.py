@@ -194,7 +194,8 @@ class SampleFiller:
             try:
                 do(sample)
             except DataError as error:
-                return number, self._located(error, sample)
+                # It says where the damage is. Its frames would hold the slot, and `fill` holds it.
+                return number, self._located(error.with_traceback(None), sample)
         return len(samples), None
 
     def close(self) -> None:
