@@ -2,11 +2,14 @@
 
 Pages link as GitHub wants it, also to files outside this folder (`../../benchmarks/results/x.md`):
 such a file becomes part of the site, and links to it and from it are turned to its place there.
-A nav entry that ends in "/" stands for all pages of that folder.
+A nav entry that ends in "/" stands for all pages of that folder, and a line `<!-- help NAME -->`
+for what `headrace NAME --help` prints.
 """
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from mkdocs.structure.pages import Page
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
+HELP = re.compile(r"<!-- help (\w+) -->")
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)(?=[)#])")
 
 
@@ -72,4 +76,12 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
             return link[0]
         return os.path.relpath(place(target), os.path.dirname(page.file.src_uri) or ".")
 
-    return LINK.sub(turned, markdown)
+    return HELP.sub(_help, LINK.sub(turned, markdown))
+
+
+def _help(marker: re.Match[str]) -> str:
+    command = [sys.executable, "-m", "headrace", marker[1], "--help"]
+    told = subprocess.run(
+        command, check=True, capture_output=True, text=True, env={**os.environ, "COLUMNS": "100"}
+    )
+    return f"```\n{told.stdout}```"

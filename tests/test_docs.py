@@ -1,5 +1,6 @@
 """The docs hold together: links and anchors resolve, and the site's nav lists every page."""
 
+import json
 import re
 from pathlib import Path
 from urllib.parse import unquote
@@ -7,9 +8,16 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
+from headrace.config import Source
+from headrace.config.typed import plain
+from headrace.measure.baselines.tfdata.options import Options as TfdataOptions
+from headrace.recipes.laq.config import LaqConfig
+from headrace.recipes.training.options import DataOptions, LoggingOptions, TrainingOptions
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+MOVED = (DOCS / "guides" / "from_scripts.md").read_text()
 PAGES = sorted(
     path
     for folder in (ROOT, DOCS, ROOT / "benchmarks" / "results")
@@ -58,3 +66,43 @@ def test_the_nav_of_the_site_lists_every_page_once():
         if page.is_relative_to(DOCS) and ".." not in entry
     ]
     assert sorted(pages) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+
+
+def test_the_keys_that_old_ones_are_translated_to_exist():
+    keys = plain(
+        {"data": DataOptions(), "training": TrainingOptions(), "logging": LoggingOptions()}
+    )
+    keys |= {"model": plain(LaqConfig()), "tfdata": plain(TfdataOptions())}
+    keys["data"]["defaults"] = plain(Source("any"))
+    tables = [line.split(" | ", 1)[1] for line in MOVED.splitlines() if line.startswith("| ")]
+    named = set(
+        re.findall(r"`((?:data|model|training|logging|tfdata)\.[\w.]+\w)[`=]", " ".join(tables))
+    )
+    assert len(named) >= 25
+    for name in named:
+        value = keys
+        for part in name.split("."):
+            assert part in value, name
+            value = value[part]
+
+
+def test_the_sums_over_old_figures_use_the_archived_ones():
+    rows = json.loads((ROOT / "benchmarks/results/reference_2026-11-15.json").read_text())
+
+    def median(case, backend, figure="samples_per_s"):
+        return rows[case]["rows"][backend][figure]["median"]
+
+    everything = "Against other loaders, 29 datasets | all pairs"
+    alone, four, all29 = (
+        f"Number of datasets, batch 128 | {which}"
+        for which in ("one dataset", "four datasets", "29 datasets")
+    )
+    for case in (alone, four, all29):
+        assert f"{median(case, 'headrace'):,.0f}" in MOVED
+    for case, backend in (
+        (everything, "headrace"),
+        (everything, "tfdata"),
+        ("Against other loaders, 29 datasets | samples_per_episode 1", "tfdata"),
+    ):
+        read = median(case, backend, "bytes_read_per_sample")
+        assert f"{read / 1000:,.0f} kB | {70e6 / read:,.0f} |" in MOVED

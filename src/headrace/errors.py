@@ -1,18 +1,20 @@
 """What headrace raises. One base class to catch; messages say where the problem is and what to do.
 
-HeadraceError
-├── DataError                 data on disk are damaged or not what they should be
-│   ├── DatasetError          the folder, its metadata or its set of shards
-│   ├── RecordError           a TFRecord frame or the Example inside it
-│   └── ImageError            an encoded image or tensor that cannot be decoded, or is refused
-├── CatalogError              the index cannot be written, or lacks what a call needs
-├── BudgetError               the memory budget is too small
-├── WorkerError               a worker process of the loader failed
-├── SelectionError            what was requested does not exist
-│   ├── SplitError            a split expression
-│   ├── UnknownFieldError     a camera or field name
-│   └── UnknownDatasetError   a name that is not in the registry
-└── UsageError                an invalid call, option or command line
+    HeadraceError
+    ├── DataError                 data on disk are damaged or not what they should be
+    │   ├── DatasetError          the folder, its metadata or its set of shards
+    │   ├── RecordError           a TFRecord frame or the Example inside it
+    │   └── ImageError            an encoded image or tensor that cannot be decoded, or is refused
+    ├── CatalogError              the index cannot be written, or lacks what a call needs
+    ├── BudgetError               the memory budget is too small
+    ├── WorkerError               a worker process of the loader failed
+    ├── SelectionError            what was requested does not exist
+    │   ├── SplitError            a split expression
+    │   ├── UnknownFieldError     a camera or field name
+    │   └── UnknownDatasetError   a name that is not in the registry
+    └── UsageError                an invalid call, option or command line
+
+All of them have the problem, the remedy and, where there is one, the place.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 
 import headrace as hr
 from headrace import errors
-from headrace.catalog.source import find_roles
+from headrace.catalog.source import find_roles, missing_line
 from headrace.config.registry import known_datasets
 from headrace.reading.local import LocalFiles
 from headrace.testing import find_object, read_tag
@@ -28,10 +28,8 @@ def test_the_registry_names_fields_that_its_datasets_have(oxe, known):
     assert roles.language.name == known.language
     if known.action:
         assert roles.action.name == known.action
-        assert roles.action.width >= known.action_dim
     if known.state:
         assert roles.state.name == known.state
-        assert roles.state.width >= known.state_dim
     assert catalog.instruction(0).strip()
 
 
@@ -142,14 +140,39 @@ def test_most_registered_roles_would_be_found_without_the_registry(oxe, tmp_path
     assert languages >= 28
 
 
-def test_roles_given_by_hand_win_and_must_exist(oxe):
+def test_roles_given_by_hand_win(oxe):
     folder = oxe / "droid" / "1.0.1"
     schema = hr.Catalog.open(folder).schema
     roles = find_roles(schema, folder, camera="wrist_image_left", state="joint_position")
     assert roles.camera.name == "observation/wrist_image_left"
     assert roles.state.name == "observation/joint_position"
-    with pytest.raises(errors.UnknownFieldError, match="wrist_image_left"):
-        find_roles(schema, folder, camera="nose")
+
+
+def test_a_role_that_the_files_do_not_have_is_missing_and_only_the_camera_is_required(oxe):
+    folder = oxe / "droid" / "1.0.1"
+    schema = hr.Catalog.open(folder).schema
+    roles = find_roles(
+        schema, folder, camera="nose", action="language_instruction", state="joints", robot="r"
+    )
+    assert [(each.role, each.field) for each in roles.missing] == [
+        ("camera", "nose"),
+        ("action", "language_instruction"),
+        ("state", "joints"),
+        ("robot", "r"),
+    ]
+    assert (roles.camera, roles.action, roles.state, roles.robot) == (None,) * 4
+    camera, action, state, robot = roles.missing
+    assert "observation/wrist_image_left" in camera.candidates
+    assert set(action.candidates) == set(state.candidates)
+    assert action.candidates[0] == "action"
+    assert state.candidates[0] == "observation/cartesian_position"
+    assert "episode_metadata/file_path" in robot.candidates
+    assert "language_instruction" not in action.candidates
+    with pytest.raises(errors.UnknownFieldError, match="'nose'.*wrist_image_left"):
+        roles.main_camera()
+    line = missing_line(roles.missing)
+    assert all(f"{each.role} {each.field!r}" in line for each in roles.missing)
+    assert find_roles(schema, folder).missing == ()
 
 
 # -- where the catalog lies ----------------------------------------------------------------------

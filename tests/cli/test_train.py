@@ -3,15 +3,18 @@
 import json
 import subprocess
 import sys
+import warnings
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("hydra")
 
 from headrace.cli.main import main
+from headrace.config import Mixture
 from headrace.config.typed import plain
 from headrace.recipes.laq.config import LaqConfig
-from headrace.recipes.training.compose import compose, experiments
+from headrace.recipes.training.compose import _quiet, compose, experiments
 from headrace.recipes.training.options import LoadingOptions, LoggingOptions, TrainingOptions
 
 
@@ -106,6 +109,42 @@ def test_values_may_refer_to_the_defaults_of_others(config, tmp_path):
     assert config(*given, "logging.every=${training.keep}")["logging"]["every"] == 3
 
 
+def test_a_mixture_that_is_given_is_used_as_it_is(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("root: /data/mine\ndefaults: {val_split: train}\nsources: [{name: bridge}]\n")
+
+    def data(*words):
+        composed = compose(["experiment=laq_debug", *words])
+        return composed.recipe.read(composed.experiment, composed.values).data
+
+    given = data(f"data.mixture={file}")
+    assert given.generated is None
+    assert given.open_mixture() == Mixture.load(file)
+    assert data(f"data.mixture={file}", "data.root=/x").open_mixture().root == Path("/x")
+    inline = data("data.mixture={sources: [{name: a, path: /data/a, val_split: 'train[:1]'}]}")
+    assert inline.generated is None
+    (source,) = inline.open_mixture().sources
+    assert (source.name, source.path, source.split) == ("a", Path("/data/a"), "train")
+    some = data("data.only=[rt1,bc_z]").open_mixture()
+    assert [source.name for source in some.sources] == ["bc_z", "rt1"]
+    made = data()
+    assert made.open_mixture().root == made.generated.folder()
+
+
+def test_deprecations_between_hydra_and_omegaconf_are_not_shown_and_others_are():
+    text = "register_new_resolver() is deprecated\nUse another instead."
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with _quiet():
+            for module in ("hydra.core.utils", "hydra", "omegaconf.omegaconf", "hydration"):
+                for category in (UserWarning, FutureWarning, DeprecationWarning):
+                    warnings.warn_explicit(text, category, "a.py", 1, module)
+            warnings.warn_explicit("the disk is full", UserWarning, "a.py", 1, "hydra.core")
+    found = [(each.category, str(each.message)) for each in shown]
+    categories = (UserWarning, FutureWarning, DeprecationWarning)
+    assert found == [*((each, text) for each in categories), (UserWarning, "the disk is full")]
+
+
 def test_an_experiment_of_ones_own_names_its_recipe(train, tmp_path):
     (tmp_path / "experiment").mkdir()
     own = tmp_path / "experiment" / "mine.yaml"
@@ -137,6 +176,7 @@ def test_the_loader_has_the_image_size_of_the_model_and_the_seed_of_the_run(conf
         (["model.depht=8"], "unknown key model.depht"),
         (["training.steps=many"], "training.steps is 'many'"),
         (["training.steps=0"], "training: steps is 0"),
+        (["training.sanity_val_batches=2", "training.val_batches=0"], "sanity_val_batches is 2"),
         (["training.betas=[0.9]"], "training.betas is [0.9]"),
         (["training.lr=1e-4,3e-4"], "training.lr=[1e-4,3e-4]"),
         (["training.steps.x=3"], "training.steps is "),
@@ -149,6 +189,10 @@ def test_the_loader_has_the_image_size_of_the_model_and_the_seed_of_the_run(conf
         (["data.loader.frames=all"], "data.loader.frames is 'all'"),
         (["data.mixture=oxe30"], "file oxe30"),
         (["data=oxe29"], "data.root=FOLDER"),
+        (["data.mixture=oxe29"], "data.root=FOLDER"),
+        (["data.only=[rt2]"], "Did you mean 'rt1'?"),
+        (["data.only=rt1,bc_z"], "data.only=[rt1,bc_z]"),
+        (["data.synth=null"], "data.mixture is null"),
         (["data.sources.bridge.weight=1"], "bridge"),
         (["data.defaults.val_split=null"], "data.defaults.val_split"),
         (["training.resume=none.ckpt"], "training.resume is 'none.ckpt'"),

@@ -42,8 +42,7 @@ def test_a_damaged_frame_can_be_skipped_and_is_counted_and_listed(own, loaders):
         runs.append(sequence(loader, 80))
         figures = loader.statistics()
         assert figures.skipped > 0
-        assert "bridge" in figures.first_skipped[0].error
-        assert f"frame {t}" in figures.first_skipped[0].error
+        assert [(one.dataset, one.frame) for one in figures.damaged] == [("bridge", t)]
     assert runs[0] == runs[1], "what replaces a damaged sample depends on the threads"
     loader = loaders(mixture, files=LocalFiles(), on_error="skip")
     catalog = feed_of(loader).sources[0].catalog
@@ -55,15 +54,49 @@ def test_a_damaged_frame_can_be_skipped_and_is_counted_and_listed(own, loaders):
             assert not (damaged and t in (start, start + 2))
 
 
-def test_skipping_stops_past_its_limit(own, loaders):
-    spoil_frame(own)
-    loader = loaders(
-        make_mixture(own, ["bridge"]), files=LocalFiles(), on_error="skip", max_errors=2
-    )
-    with pytest.raises(ImageError):
+def test_a_few_damaged_frames_do_not_end_a_long_run(own, loaders, caplog):
+    places = [spoil_frame(own, episode, t) for episode, t in ((0, 2), (1, 3), (2, 4))]
+    loader = loaders(make_mixture(own, ["bridge"]), on_error="skip", max_errors=3)
+    for _ in range(60):
+        next(loader)
+    figures = loader.statistics()
+    assert figures.skipped > 20 > len(figures.damaged) == 3
+    found = {(one.file, one.offset, one.frame) for one in figures.damaged}
+    assert found == {(where.path, where.offset, t) for _, t, where in places}
+    for one in figures.damaged:  # each was logged once, with its place
+        told = [line for line in caplog.messages if f"offset {one.offset}, " in line]
+        assert len(told) == 1
+        assert one.file in told[0]
+
+
+def test_skipping_ends_past_its_limit_and_says_what_to_do(own, loaders):
+    for t in (2, 3, 4):
+        spoil_frame(own, 1, t)
+    loader = loaders(make_mixture(own, ["bridge"]), on_error="skip", max_errors=2)
+    with pytest.raises(ImageError) as caught:
         for _ in range(100):
             next(loader)
-    assert 3 <= loader.statistics().skipped <= 4  # each of two threads may have met the last one
+    assert caught.value.frame in (2, 3, 4)
+    assert caught.value.file
+    for word in ("skip", "max_errors", "verify --quarantine"):
+        assert word in str(caught.value)
+
+
+def test_a_source_without_one_readable_sample_ends_the_run(own, loaders):
+    catalog = hr.Catalog.open(own / "bridge" / "0.1.0")
+    for episode in range(3):
+        for t in range(int(catalog.steps[catalog.episodes("train")[episode]])):
+            spoil_frame(own, episode, t)
+    with pytest.raises(ImageError, match="max_errors"):
+        next(loaders(make_mixture(own, ["bridge"]), on_error="skip"))
+
+
+def test_how_many_damaged_frames_are_passed_over():
+    skip = hr.LoaderOptions(on_error="skip")
+    assert skip.most_damaged(251) == 100
+    assert skip.most_damaged(77_000_000) == 77_000
+    assert hr.LoaderOptions(on_error="skip", max_errors=7).most_damaged(77_000_000) == 7
+    assert hr.LoaderOptions().most_damaged(251) is None
 
 
 def test_a_shard_replaced_during_training_is_read_on_while_it_is_open(own, loaders):
@@ -186,7 +219,7 @@ def test_a_depth_camera_cannot_fill_frames(tmp_path, loaders):
 
 def test_a_mixture_without_a_validation_split_says_so(data, loaders):
     loader = loaders(make_mixture(data, ["bridge"], val_split=None))
-    with pytest.raises(SplitError, match="no validation split"):
+    with pytest.raises(SplitError, match="validation split"):
         loader.validation()
 
 
@@ -260,7 +293,7 @@ def test_an_exception_in_the_consumer_ends_the_threads(mixture):
 
 
 def test_an_abandoned_loader_ends_its_threads(mixture):
-    loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0)
+    loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, frames="single")
     kept = next(loader)
     value = digest(kept)
     del loader
@@ -270,20 +303,37 @@ def test_an_abandoned_loader_ends_its_threads(mixture):
 
 
 def test_a_closed_loader_says_so(mixture, loaders):
+    for begun in (True, False):
+        loader = loaders(mixture)
+        validation = loader.validation()
+        if begun:
+            next(loader)
+            next(validation)
+        loader.close()
+        loader.close()
+        for use in (loader.validation, lambda: next(loader), lambda: list(loader)):  # noqa: B023
+            with pytest.raises(UsageError, match="closed"):
+                use()
+        with pytest.raises(UsageError, match="closed"):  # not a pass that is merely shorter
+            list(validation)
+
+
+def test_a_consumer_that_waits_is_told_that_the_loader_was_closed(mixture, loaders):
     loader = loaders(mixture)
     next(loader)
-    loader.close()
-    loader.close()
-    assert list(loader) == []
+    closing = threading.Timer(0.1, loader.close)
+    closing.start()
     with pytest.raises(UsageError, match="closed"):
-        loader.validation()
+        while True:
+            next(loader)
+    closing.join()
 
 
 SCRIPT = """
     import json, os, signal, sys, threading
     import headrace as hr
     mixture = hr.Mixture.from_dict(json.loads(sys.argv[1]))
-    loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0)
+    loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, frames="single")
     next(loader)
 """
 

@@ -226,7 +226,7 @@ def test_threads_end_when_a_loader_is_closed_or_let_go(rows):
     assert set(threading.enumerate()) > before
     loader.close()
     assert set(threading.enumerate()) == before
-    with pytest.raises((UsageError, StopIteration)):
+    with pytest.raises(UsageError, match="closed"):
         next(loader)
     other = hr.RowLoader(rows, batch_size=4, transform=transform, workers=0)
     next(other)

@@ -1,12 +1,13 @@
 """The rules behind the verdicts, on made-up numbers."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
 from headrace.errors import UsageError
-from headrace.measure.evidence import STARVED, Evidence, SourceCost, run_evidence
+from headrace.measure.evidence import STARVED, Evidence, SourceCost, evidence_lines, run_evidence
 from headrace.measure.report.comparison import Range
 from headrace.measure.results import read_run
 from headrace.measure.verdict import (
@@ -394,4 +395,22 @@ def test_repeats_whose_ranges_overlap_name_no_winner(tmp_path):
 def test_the_nearer_limit_is_named_with_both():
     assert nearer_limit(BUSY).startswith("decoding (")
     assert nearer_limit(replace(BUSY, storage_limit=100.0)).startswith("storage (")
-    assert nearer_limit(Evidence()) == "not measured"
+    assert nearer_limit(Evidence()) is None
+
+
+def test_the_use_of_a_gpu_is_told_where_it_is_known():
+    gpu = {
+        "name": "NVIDIA H200",
+        "utilization_percent": {"mean": 97.2, "p10": 93.0},
+        "memory_peak_bytes": 57_800_000_000,
+        "memory_total_bytes": 150_000_000_000,
+        "mfu": 0.31,
+    }
+    (line,) = (each for each in evidence_lines(Evidence(gpu=gpu)) if each.startswith("GPU"))
+    assert {"H200", "97%", "93%", "57.8", "150.0"} <= set(re.findall(r"[\w.]+%?", line))
+    (line,) = (
+        each
+        for each in evidence_lines(Evidence(gpu={**gpu, "utilization_percent": None}))
+        if each.startswith("GPU")
+    )
+    assert "%" not in line

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from collections import Counter
 
@@ -10,12 +11,15 @@ import torch
 
 import headrace as hr
 from headrace.errors import UsageError
-from tests.outputs.conftest import NAMES, OPTIONS
+from tests.loader.conftest import spoil_frame
+from tests.outputs.conftest import NAMES, OPTIONS, mixture_dict
 
 pl = pytest.importorskip("lightning.pytorch")
 
 from headrace.measure.machine import tree_memory  # noqa: E402
 from headrace.measure.report import write_run_report  # noqa: E402
+from headrace.measure.results import read_run  # noqa: E402
+from headrace.measure.runs import RunReader  # noqa: E402
 from headrace.outputs.lightning import (  # noqa: E402
     BatchMix,
     DatasetUsage,
@@ -152,6 +156,28 @@ def test_dataset_usage_says_what_was_given_and_requested(fit, capsys):
             assert sum(row[f"usage/{kind}/{name}"] for name in NAMES) == pytest.approx(1)
 
 
+def test_the_total_of_a_resumed_run_says_since_when(tmp_path, mixture, capsys):
+    made = trainer(tmp_path, max_steps=2)
+    made.fit(Model(), HeadraceDataModule(mixture, **OPTIONS))
+    made.save_checkpoint(tmp_path / "two.ckpt")
+    trainer(tmp_path, max_steps=5, callbacks=[DatasetUsage(5)]).fit(
+        Model(), HeadraceDataModule(mixture, **OPTIONS), ckpt_path=tmp_path / "two.ckpt"
+    )
+    assert "[DatasetUsage] total=12 since step 2 " in capsys.readouterr().out
+
+
+def test_damaged_frames_that_were_passed_over_are_listed_in_the_run_folder(tmp_path, data):
+    shutil.copytree(data / "bridge", tmp_path / "data" / "bridge")
+    _, t, where = spoil_frame(tmp_path / "data")
+    mixture = hr.Mixture.from_dict(mixture_dict(tmp_path / "data")).only("bridge")
+    trainer(tmp_path, max_steps=20, callbacks=[BatchMix(tmp_path)]).fit(
+        Model(), HeadraceDataModule(mixture, on_error="skip", **OPTIONS)
+    )
+    (one,) = RunReader(tmp_path).damaged_frames
+    assert (one["dataset"], one["file"], one["offset"]) == ("bridge", where.path, where.offset)
+    assert one["frame"] == t
+
+
 def test_batch_mix_writes_records_that_the_report_draws(fit, tmp_path):
     fit([BatchMix(tmp_path / "run", warmup=2)], Slow())
     records = records_of(tmp_path / "run" / "batch_times.jsonl")
@@ -246,6 +272,12 @@ def test_the_summary_says_how_fast_it_was_and_the_report_that_it_ended(fit, tmp_
     assert 0 <= result["loader_share"] < 1
     assert result["status"] == "complete"
     assert "Incomplete" not in write_run_report(tmp_path).read_text()
+    run = read_run(tmp_path)
+    assert {name: share.requested for name, share in run.mixture.items()} == pytest.approx(
+        dict.fromkeys(NAMES, 1 / 3), abs=1e-4
+    )
+    held = [record["anon_mb"] for record in records_of(tmp_path / "memory.jsonl")]
+    assert run.numbers["peak_anon_mb"] == max(held)
 
 
 @pytest.mark.parametrize(

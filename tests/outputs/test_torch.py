@@ -210,16 +210,15 @@ def test_an_abandoned_validation_gives_its_slots_back(loaders):
     assert len(loader.statistics().engine.streams) == 1
 
 
-def test_closing_ends_an_iteration_and_a_closed_loader_says_so(loaders):
-    loader = loaders()
-    batches = iter(loader)
-    next(batches)
+def test_a_closed_loader_says_so(loaders):
+    loader, fresh = loaders(), loaders()
+    batches, validation = iter(loader), iter(loader.validation())
+    next(batches), next(validation)
     loader.close()
-    assert list(batches) == []
-    fresh = loaders()
     fresh.close()
-    with pytest.raises(UsageError, match="closed"):
-        next(iter(fresh))
+    for use in (batches, iter(loader), validation, iter(loader.validation()), iter(fresh)):
+        with pytest.raises(UsageError, match="closed"):
+            list(use)
 
 
 def test_a_loader_that_is_let_go_ends_its_threads(mixture):
@@ -259,9 +258,42 @@ def test_workers_of_a_dataloader_get_an_error_that_names_the_remedy(loaders, sta
     assert len(draws(loader, 2)) == 2  # and the loader continues here
 
 
+class Making(IterableDataset):
+    """What someone writes who makes the loader where it is used."""
+
+    def __init__(self, make):
+        self.make = make
+
+    def __iter__(self):
+        with self.make() as loader:
+            yield from (torch.from_numpy(batch.draws) for batch in islice(loader, 2))
+
+
+@pytest.mark.parametrize("kind", ["Loader", "TorchLoader", "RowLoader"])
+def test_a_loader_made_in_the_workers_of_a_dataloader_is_refused(mixture, tmp_path, kind):
+    where = tmp_path if kind == "RowLoader" else mixture
+    wrapped = DataLoader(
+        Making(lambda: getattr(hr, kind)(where)),
+        batch_size=None,
+        num_workers=2,
+        multiprocessing_context="fork",
+    )
+    batches = iter(wrapped)
+    with pytest.raises(UsageError, match="worker 0 of 2.*num_workers=0"):
+        next(batches)
+    batches._shutdown_workers()
+
+
 def test_a_dataloader_without_workers_passes_batches_on(loaders):
-    wrapped = DataLoader(Wrapped(loaders(steps_per_epoch=2)), batch_size=None)
+    loader = loaders(steps_per_epoch=2)
+    wrapped = DataLoader(loader, batch_size=None, num_workers=0)
+    assert len(wrapped) == 2
     assert draws(wrapped, 99) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    validation = DataLoader(loader.validation(), batch_size=None, num_workers=0)
+    assert draws(validation, 99) == draws(loader.validation(), 99)
+    (first,) = islice(DataLoader(loaders(layout="BTHWC"), batch_size=None), 1)
+    assert (first["frames"].shape, first["frames"].dtype) == ((4, 2, 32, 32, 3), torch.uint8)
+    assert len(first["language"]) == 4
 
 
 def test_a_forked_child_gets_an_error_and_does_not_hang(loaders):
@@ -297,6 +329,10 @@ def test_pickling_and_copying_are_refused(loaders, how):
         ({"device": "meta"}, "device is 'meta'"),
         ({"pin": True}, "Give device='cuda'"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": "8"}, "batch_size is '8'"),
+        ({"image_size": (32, 32, 3)}, "image_size"),
+        ({"steps_per_epoch": "5"}, "steps_per_epoch is '5'"),
+        ({"layout": None}, "layout is None"),
     ],
 )
 def test_options_that_cannot_be_are_refused(loaders, options, message):

@@ -121,6 +121,7 @@ def test_every_window_begins_at_0_ends_at_k_and_never_goes_back(k, stride, n):
 
 def test_examples_of_each_window_mode():
     assert frame_offsets("endpoints", 5) == (0, 5)
+    assert frame_offsets("single", 0) == (0,)
     assert frame_offsets("all", 3) == (0, 1, 2, 3)
     assert frame_offsets("stride", 6, stride=3) == (0, 3, 6)
     assert frame_offsets("stride", 5, stride=3) == (0, 3, 5)
@@ -142,7 +143,7 @@ def test_examples_of_each_window_mode():
         (lambda: steps_from_seconds(0, 5), "seconds is 0"),
         (lambda: steps_from_seconds(float("nan"), 5), "seconds is nan"),
         (lambda: steps_from_seconds(1, 0), "hz is 0"),
-        (lambda: valid_starts([3], 0), "offset k is 0"),
+        (lambda: valid_starts([3], -1), "offset k is -1"),
     ],
 )
 def test_an_invalid_window_is_named(call, value):

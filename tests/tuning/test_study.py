@@ -68,7 +68,10 @@ def read_rows(folder):
         return {row["label"]: row for row in csv.DictReader(file)}
 
 
-def test_a_study_of_benchmarks_writes_its_table_log_plots_and_decision(data, here, capsys):
+def test_a_study_of_benchmarks_writes_its_table_log_plots_and_decision(
+    data, here, capsys, monkeypatch
+):
+    monkeypatch.setenv("SLURM_JOB_ID", "5477781")
     (here / "m.yaml").write_text(f"root: {data}\nsources: [{{name: kuka, offset: 2}}]")
     values = {
         "about": "a small | one",
@@ -100,6 +103,9 @@ def test_a_study_of_benchmarks_writes_its_table_log_plots_and_decision(data, her
     ]
     assert float(rows["batch 4"]["samples_per_s"]) > 0
     assert rows["batch 4"]["against"] == "baseline"
+    assert (rows["batch 4"]["batches"], rows["batch 4"]["job_ids"]) == ("8.0", "5477781")
+    assert rows["batch 4"]["dates"][:2] == "20"
+    assert rows["typo"]["dates"] == rows["typo"]["job_ids"] == ""
     assert "does not hold two batches" in rows["too small"]["notes"]
     assert json.loads((here / "out.json").read_text())["decision"]["baseline"] == "baseline"
     log = (folder / "log.md").read_text()
@@ -108,6 +114,7 @@ def test_a_study_of_benchmarks_writes_its_table_log_plots_and_decision(data, her
     assert all(name in table[0] for name in [*columns.split("|"), "run folder", "notes"])
     assert len({line.replace("\\|", "").count("|") for line in table[:6]}) == 1
     assert "## Decision" in log
+    assert "5477781" in next(line for line in table if "](runs/" in line)
     for name in ("throughput", "peak_memory"):
         assert (folder / "plots" / f"{name}.svg").read_text().startswith("<?xml")
     assert "batch 4, round 2 of 2: complete" in shown
@@ -200,9 +207,9 @@ def test_only_some_rows_can_be_run_and_a_wrong_name_is_answered(here, capsys):
     path = write_study(
         here, [{"label": name, "command": counting(n)} for n, name in enumerate("abc", 1)]
     )
-    assert main(["study", path, "--only", "c", "--repeats", "1"]) == 0
+    assert main(["study", path, "--row", "c", "--repeats", "1"]) == 0
     assert (here / "counts").read_text().split() == ["1", "3"]
-    assert main(["study", path, "--only", "d"]) == 2
+    assert main(["study", path, "--row", "d"]) == 2
     assert "Rows: a, b, c" in capsys.readouterr().err
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headrace.errors import UsageError
+from headrace.measure.baselines import find_baseline
 from headrace.measure.job import BenchSettings
 from headrace.tuning.study import packaged_studies, plan, read_study
 from headrace.tuning.study.document import study_from
@@ -43,7 +44,6 @@ def planned(values, *overrides, cpus=64):
         ({"runs": [{"label": "x"}], "guard": {"stall_seconds": "long"}}, r"guard\.stall_seconds"),
         ({"runs": [{"label": "x"}], "repeats": 0}, "repeats is 0"),
         ({"runs": [{"label": "x"}], "seconds": "many"}, "seconds is 'many'"),
-        ({"runs": [{"label": "x"}], "seconds": 3, "steps": 3}, "seconds is 3.* and steps is 3"),
         ({"runs": [{"label": "x"}], "mixture": None}, "mixture is missing"),
         ({"runs": [{"label": "x"}], "train": "laq_debug"}, "train is given together with mixture"),
     ],
@@ -72,14 +72,41 @@ def test_a_file_that_is_not_there_names_the_nearest_packaged_study(tmp_path):
 
 
 def test_every_packaged_study_can_be_planned():
-    names = ["cpu_sweep", "metadata", "multi_dataset", "param_ladder"]
-    assert sorted(packaged_studies()) == [*names, "samples_per_episode", "validation_ram"]
+    names = ["cpu_sweep", "metadata", "multi_dataset", "param_ladder", "samples_per_episode"]
+    assert sorted(packaged_studies()) == [*names, "sustained", "validation_ram"]
     for name in packaged_studies():
         study = read_study(name, ["root=/x"])
         trials = plan(study, cpus=64)
         assert [t.label for t in trials if t.known] == [], name
         assert study.name == name
         assert study.about
+        for trial in trials:  # the least by which the users' logs compare, and decide
+            assert trial.settings.warmup >= 8
+            assert trial.settings.steps == (1200 if name == "sustained" else 160)
+            if trial.backend == "tfdata":  # options that exclude each other are refused here
+                find_baseline("tfdata").shuffle_of(trial.job)
+
+
+def test_a_run_is_as_long_as_its_batches_or_its_time_limit():
+    one = [{"label": "x"}]
+    lengths = [
+        (study.steps, study.seconds)
+        for study in (
+            study_from({**BASE, "runs": one, **given})
+            for given in ({}, {"steps": 9}, {"seconds": 9}, {"steps": 9, "seconds": 7})
+        )
+    ]
+    assert lengths == [(160, 120), (9, None), (None, 9), (9, 7)]
+    both = BenchSettings(steps=9, seconds=7)
+    assert [both.over(6, 8), both.over(6, 9), both.over(7, 8)] == [False, True, True]
+
+
+def test_a_row_with_a_source_that_was_not_selected_is_skipped():
+    rows = [{"label": name, "sources": [name]} for name in ("kuka", "bridge", "brigde")]
+    _, kuka, bridge, typo = planned({"ladder": rows}, "only=[kuka, rt1]")
+    assert [source.name for source in kuka.job.mixture.sources] == ["kuka"]
+    assert bridge.known[0] == "skipped"
+    assert typo.known[0] == "invalid configuration"
 
 
 def test_a_rung_is_its_base_with_exactly_one_change():

@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from dataclasses import replace
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -61,9 +62,18 @@ def test_a_complete_run_has_its_figures_and_no_report(job, tmp_path):
     figures = ("samples_per_s", "p50_s", "p99_s", "peak_anon_mb", "min_available_mb", "wall_s")
     for name in (*figures, "steps_per_s"):
         assert getattr(attempt, name) > 0, name
+    assert (attempt.batches, attempt.notes) == (12, ())
     assert attempt.loader_share is None  # nothing is simulated: a loader always waits
     assert (Path(attempt.folder) / "result.json").exists()
     assert not (Path(attempt.folder) / "report.html").exists()
+
+
+def test_a_run_that_its_time_limit_cuts_says_how_far_it_got(job, tmp_path):
+    settings = replace(SHORT, steps=1_000_000, seconds=0.05)
+    attempt = try_once(Trial("cut", job=job, settings=settings), tmp_path, OPEN)
+    assert attempt.complete
+    assert 0 < attempt.batches < 1_000_000
+    assert attempt.notes == (f"{attempt.batches:.0f} of 1000000 batches: the time limit is 0.05 s",)
 
 
 def test_a_run_under_the_memory_floor_is_stopped_cleanly_and_keeps_its_figures(job, tmp_path):

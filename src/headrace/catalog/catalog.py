@@ -369,9 +369,7 @@ class Catalog:
         try:
             if name is not None:
                 return self.schema.find(name, among="camera")
-            if self.roles.camera is None:
-                raise SelectionError("the dataset has no camera")
-            return self.roles.camera
+            return self.roles.main_camera()
         except HeadraceError as error:
             raise error.within(dataset=self._title) from None
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.manifest import FORMAT_VERSION, MISSING
+from headrace.catalog.source import ROLES
+from headrace.config import plain
 from headrace.decoding.header import read_header
 from headrace.errors import HeadraceError
 from headrace.formats.features import Field
@@ -43,8 +45,9 @@ def describe(catalog: Catalog, *, instructions: int = 5) -> dict[str, Any]:
         ],
         "roles": {
             role: field.key if (field := getattr(catalog.roles, role)) is not None else None
-            for role in ("camera", "action", "state", "language")
+            for role in ROLES
         },
+        "missing_roles": [plain(each) for each in catalog.roles.missing],
         "instructions": _instructions(catalog, instructions) if frames else [],
         "quarantined": len(catalog.quarantined),
         "catalog": {

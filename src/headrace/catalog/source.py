@@ -1,17 +1,18 @@
-"""Which fields of a dataset play which role: camera, action, state, instruction.
+"""Which fields of a dataset play which role: camera, action, state, instruction, robot.
 
 A dataset of the registry is known; for any other the roles are found from its schema by the names
-that RLDS datasets use, and whatever is given by hand wins.
+that RLDS datasets use, and whatever is given by hand wins. A field that the registry or a mixture
+names and this copy of the dataset does not have is `missing`: only the camera is required.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.config.registry import KnownDataset, known_for_folder
-from headrace.errors import UnknownFieldError
+from headrace.errors import SelectionError, UnknownFieldError
 from headrace.formats.features import Field, Schema
 
 _CAMERAS = ("image", "rgb", "image_0", "image_1", "front", "agentview", "static", "exterior")
@@ -27,6 +28,21 @@ _LANGUAGE = (
 
 
 @dataclass(frozen=True, slots=True)
+class MissingRole:
+    """A role whose named field the files do not have, or not as what the role needs."""
+
+    role: str
+    field: str  #: as the mixture or the registry names it
+    problem: str
+    candidates: tuple[str, ...]  #: fields that could play the role
+
+    def __str__(self) -> str:
+        few, more = self.candidates[:8], len(self.candidates) - 8
+        there = ", ".join(few) + (f" and {more} more" if more > 0 else "") or "none"
+        return f"{self.role} {self.field!r} ({self.problem}; there are: {there})"
+
+
+@dataclass(frozen=True, slots=True)
 class Roles:
     """Fields by the part they play; None where a dataset has nothing of the kind."""
 
@@ -34,7 +50,29 @@ class Roles:
     action: Field | None
     state: Field | None
     language: Field | None
+    robot: Field | None
     known: KnownDataset | None  #: the registry's entry, if it is one of the registry's
+    missing: tuple[MissingRole, ...] = ()  #: named, but not in the files: left empty
+
+    def main_camera(self) -> Field:
+        """The camera, which is the one role that is required."""
+        if self.camera is not None:
+            return self.camera
+        for each in self.missing:
+            if each.role == "camera":
+                known = ", ".join(each.candidates) or "none"
+                raise UnknownFieldError(
+                    f"no camera {each.field!r}", remedy=f"Known cameras: {known}"
+                )
+        raise SelectionError("the dataset has no camera", remedy="Choose a dataset with images")
+
+
+def missing_line(missing: Sequence[MissingRole]) -> str | None:
+    """All missing roles of a dataset in one line; None if there are none."""
+    required = [str(each) for each in missing if each.role == "camera"]
+    optional = [str(each) for each in missing if each.role != "camera"]
+    parts = {"it cannot be loaded without": required, "left empty": optional}
+    return "; ".join(f"{what}: {', '.join(each)}" for what, each in parts.items() if each) or None
 
 
 def find_roles(
@@ -45,33 +83,30 @@ def find_roles(
     action: str | None = None,
     state: str | None = None,
     language: str | None = None,
+    robot: str | None = None,
 ) -> Roles:
-    """The roles of a dataset's fields. A name given by hand must exist."""
+    """The roles of a dataset's fields; names given by hand go before those of the registry."""
     known = known_for_folder(folder)
-    return Roles(
-        camera=_choose(schema, camera, known.camera if known else None, _main_camera, "camera"),
-        action=_choose(schema, action, known.action if known else None, _action, "field"),
-        state=_choose(schema, state, known.state if known else None, _state, "field"),
-        language=_choose(schema, language, known.language if known else None, _language, "field"),
-        known=known,
-    )
-
-
-def _choose(
-    schema: Schema,
-    given: str | None,
-    registered: str | None,
-    guess: Callable[[Schema], Field | None],
-    among: str,
-) -> Field | None:
-    if given is not None:
-        return schema.find(given, among=among)
-    if registered is not None:
-        try:
-            return schema.find(registered, among=among)
-        except UnknownFieldError:  # a folder of that name with another schema
-            pass
-    return guess(schema)
+    given = {
+        "camera": camera,
+        "action": action,
+        "state": state,
+        "language": language,
+        "robot": robot,
+    }
+    found: dict[str, Field | None] = {}
+    missing: list[MissingRole] = []
+    for role, kind in _KINDS.items():
+        name = given[role] or (getattr(known, role) if known else None)
+        field = schema.get(name, among=kind.among) if name else kind.guess(schema)
+        if name and (field is None or not kind.fits(field)):
+            problem = "not in the files" if field is None else f"it is not {kind.what}"
+            names = [each.name for each in schema.fields if kind.suggested(each)]
+            names.sort(key=lambda each: not each.startswith(kind.usually))
+            missing.append(MissingRole(role, name, problem, tuple(names)))
+            field = None
+        found[role] = field
+    return Roles(**found, known=known, missing=tuple(missing))
 
 
 def _main_camera(schema: Schema) -> Field | None:
@@ -86,7 +121,7 @@ def _main_camera(schema: Schema) -> Field | None:
 
 
 def _action(schema: Schema) -> Field | None:
-    numbers = [f for f in schema.fields if f.per_step and _is_vector(f)]
+    numbers = [f for f in schema.fields if _is_vector(f)]
     for name in _ACTIONS:
         for field in numbers:
             if field.name == name:
@@ -100,8 +135,7 @@ def _state(schema: Schema) -> Field | None:
 
 
 def _language(schema: Schema) -> Field | None:
-    texts = [f for f in schema.fields if f.per_step and not f.ragged and _is_text(f)]
-    return _first_named(texts, _LANGUAGE)
+    return _first_named(filter(_is_text_of_step, schema.fields), _LANGUAGE)
 
 
 def _first_named(fields: Iterable[Field], names: Iterable[str]) -> Field | None:
@@ -115,16 +149,61 @@ def _first_containing(fields: Iterable[Field], words: Iterable[str]) -> Field | 
 
 
 def _is_vector(field: Field) -> bool:
+    return _is_numbers_of_step(field) and field.np_dtype.kind == "f"
+
+
+def _is_numbers_of_step(field: Field) -> bool:
     return (
-        field.kind == "tensor"
+        field.per_step
+        and field.kind == "tensor"
         and not field.is_string
         and not field.ragged
-        and field.np_dtype.kind == "f"
         and field.width is not None
     )
 
 
-def _is_text(field: Field) -> bool:
+def _is_text_of_step(field: Field) -> bool:
     """Text, or a tensor of Unicode code points as language_table has it."""
     codes = field.kind == "tensor" and field.dtype == "int32" and len(field.shape) == 1
-    return field.kind == "text" or (field.is_string and field.shape == ()) or codes
+    text = field.kind == "text" or (field.is_string and field.shape == ()) or codes
+    return field.per_step and not field.ragged and text
+
+
+def _is_text_of_episode(field: Field) -> bool:
+    return field.is_string and field.shape == () and not field.per_step and not field.nesting
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a role needs of a field."""
+
+    what: str
+    fits: Callable[[Field], bool]
+    suggested: Callable[[Field], bool]  #: whether it is worth naming where another is missing
+    guess: Callable[[Schema], Field | None]
+    usually: str = ""  #: how the names of such fields begin
+    among: str = "field"
+
+
+def _numbers(guess: Callable[[Schema], Field | None], usually: str) -> _Kind:
+    what = "numbers of a fixed size in every step"
+    return _Kind(
+        what, _is_numbers_of_step, lambda f: _is_vector(f) and f.shape != (), guess, usually
+    )
+
+
+def _is_camera(field: Field) -> bool:
+    return field.is_camera
+
+
+_KINDS = {
+    "camera": _Kind("a camera", _is_camera, _is_camera, _main_camera, among="camera"),
+    "action": _numbers(_action, "action"),
+    "state": _numbers(_state, "observation/"),
+    "language": _Kind("one text in every step", _is_text_of_step, _is_text_of_step, _language),
+    "robot": _Kind(
+        "one text of the episode", _is_text_of_episode, _is_text_of_episode, lambda _: None
+    ),
+}
+#: The roles, the required one first.
+ROLES = tuple(_KINDS)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.output import add_json_option, status_line
+from headrace.cli.output import add_json_option, add_mixture_arguments, status_line
 from headrace.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -23,13 +23,13 @@ memory-bound prefetch, or starved by the Python loop.
   headrace doctor oxe29 root=/data/oxe --step-ms 80   whether a step of 80 ms would wait
   headrace doctor --run runs/2026-11-15_12-00-00_laq  a benchmark, or a loop under `hr.Doctor`
 
-Overrides are those of `headrace bench`. Exit code: 0 healthy, 1 not healthy, 2 no verdict.
+MIXTURE, --only and overrides are those of `headrace bench`. Exit code: 0 healthy, 1 not healthy, 2
+no verdict.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("mixture", metavar="MIXTURE", nargs="?", help="a YAML file or packaged")
-    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="dotted overrides")
+    add_mixture_arguments(parser, optional=True)
     parser.add_argument("--run", dest="run_folder", metavar="RUN", type=Path, help="a run's folder")
     parser.add_argument("--step-ms", type=float, default=0.0, metavar="MS", help="simulate a step")
     parser.add_argument("--seconds", type=float, default=5.0, help="of the loader (default: 5)")

@@ -111,6 +111,7 @@ def _index(
     folder: Path, args: argparse.Namespace, pool: ShardPool, progress: ProgressBar
 ) -> dict[str, Any]:
     from headrace.catalog.catalog import Catalog
+    from headrace.config import plain
 
     started, before = time.perf_counter(), progress.steps
     catalog = Catalog.open(
@@ -136,6 +137,7 @@ def _index(
         "data_bytes": sum(max(0, stamp.size) for stamp in shards),
         "catalog_bytes": catalog.nbytes,
         "quarantined": len(catalog.quarantined),
+        "missing_roles": [plain(each) for each in catalog.roles.missing],
         "seconds": round(time.perf_counter() - started, 4),
         "scanned_steps": progress.steps - before,
     }
@@ -156,6 +158,8 @@ def _print(rows: list[dict[str, Any]], seconds: float) -> None:
             for row in rows
         ),
     )
+    for row in rows:
+        print_missing_roles(row)
     frames = sum(row["frames"] or 0 for row in rows)
     scanned = sum(row["scanned_steps"] for row in rows)
     print(
@@ -163,6 +167,14 @@ def _print(rows: list[dict[str, Any]], seconds: float) -> None:
         f"{plural(frames, 'frame')} in {seconds:.2f} s"
         + (f" ({scanned:,} steps scanned)" if scanned else " (all were already indexed)")
     )
+
+
+def print_missing_roles(dataset: dict[str, Any]) -> None:
+    """Which fields the registry names and the dataset does not have, in one line."""
+    from headrace.catalog.source import MissingRole, missing_line
+
+    if line := missing_line([MissingRole(**each) for each in dataset["missing_roles"]]):
+        print(f"{dataset['name']} {dataset['version']}: {line}")
 
 
 def _print_parquet(sets: list[dict[str, Any]]) -> None:

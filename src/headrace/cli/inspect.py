@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from headrace.cli.index import find_data, index_parquet
+from headrace.cli.index import find_data, index_parquet, print_missing_roles
 from headrace.cli.output import (
     add_json_option,
     each_of,
@@ -130,6 +130,7 @@ def _print_one(description: dict[str, Any]) -> None:
             if field["key"] not in cameras
         ),
     )
+    print_missing_roles(description)
     if description["instructions"]:
         print("\ninstructions")
     for text in description["instructions"]:
@@ -188,6 +189,8 @@ def _print_many(descriptions: list[dict[str, Any]]) -> None:
         ],
         map(line, descriptions),
     )
+    for description in descriptions:
+        print_missing_roles(description)
     print(plural(len(descriptions), "dataset"))
 
 

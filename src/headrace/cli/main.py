@@ -74,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """The arguments; overrides (`key=value`) may be anywhere, which argparse does not support."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     for number, (word, following) in enumerate(pairwise(words)):
@@ -84,6 +84,8 @@ def _parsed(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) ->
     overrides = [each for each in rest if _is_override(each)]
     if rest != overrides or (rest and not hasattr(args, "overrides")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if getattr(args, "only", None) and hasattr(args, "overrides"):
+        overrides.append(f"only=[{args.only}]")
     if overrides:
         args.overrides = [*args.overrides, *overrides]
     return args
@@ -114,7 +116,7 @@ def _sigterm_interrupts() -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line; the exit code."""
     parser = build_parser()
-    args = _parsed(parser, arguments)
+    args = parsed(parser, arguments)
     if args.version:
         from headrace import __version__
 

@@ -121,7 +121,24 @@ def one_line(text: str, limit: int | None = None) -> str:
     return shown if limit is None or len(shown) <= limit else shown[: limit - 3] + "..."
 
 
-# -- many datasets -------------------------------------------------------------------------------
+# -- mixtures and many datasets ------------------------------------------------------------------
+
+
+def add_mixture_arguments(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """Add MIXTURE and what changes one: `--only a,b` and KEY=VALUE, both in `args.overrides`."""
+    parser.add_argument(
+        "mixture",
+        metavar="MIXTURE",
+        nargs="?" if optional else None,
+        help="a YAML file, a packaged mixture, or YAML: '{root: DIR, sources: [{name: bridge}]}'",
+    )
+    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="dotted overrides")
+    add_only_option(parser)
+
+
+def add_only_option(parser: argparse.ArgumentParser) -> None:
+    """Add `--only a,b`, which `main` turns into the override `only=[a,b]`."""
+    parser.add_argument("--only", metavar="NAMES", help="only these sources of the mixture: a,b")
 
 
 def add_workers_option(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.output import add_json_option, plural, print_resume_hint, print_table, run_line
+from headrace.cli.output import (
+    add_json_option,
+    add_only_option,
+    plural,
+    print_resume_hint,
+    print_table,
+    run_line,
+)
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ repeating what was finished.
 
   headrace study --list
   headrace study param_ladder root=/data/oxe
+  headrace study param_ladder root=/data/oxe --only bridge,rt1
   headrace study cpu_sweep --mixture mine.yaml loader.batch_size=128 --seconds 20
   headrace study mine_study.yaml --out studies/tuesday
   headrace study param_ladder root=/data/oxe --add '{label: big, change: loader.batch_size=512}'
@@ -33,17 +41,20 @@ Results: STUDY/results.csv, results.json, log.md, plots/ and the runs themselves
 
 #: Statuses of rows that do not make the study a failure.
 _FINE = ("complete", "skipped", "not installed")
-_HIDDEN = (">p90", ">wall")  # columns that log.md has and a terminal has no room for
+_HIDDEN = (">batches", ">p90", ">wall")  # columns that log.md has and a terminal has no room for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", metavar="STUDY", nargs="?", help="a YAML file or a packaged study")
     parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="for every run")
     parser.add_argument("--list", action="store_true", help="list the packaged studies")
-    parser.add_argument("--mixture", help="instead of the study's: a YAML file or a packaged one")
+    parser.add_argument(
+        "--mixture", help="instead of the study's: a YAML file, a packaged one, or YAML"
+    )
+    add_only_option(parser)
     parser.add_argument("--out", type=Path, help="the study's folder (default: studies/NAME)")
     parser.add_argument(
-        "--only",
+        "--row",
         action="append",
         default=[],
         metavar="LABEL",
@@ -57,7 +68,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="one more row, as YAML; can be repeated",
     )
     parser.add_argument("--again", action="store_true", help="forget what was finished before")
-    parser.add_argument("--seconds", type=float, help="measured time of a run")
+    long = parser.add_mutually_exclusive_group()
+    long.add_argument("--seconds", type=float, help="measured time of a run, instead of batches")
+    long.add_argument("--steps", type=int, help="measured batches of a run, without a time limit")
     parser.add_argument("--repeats", type=int, help="rounds")
     parser.add_argument("--floor", metavar="SIZE", help="memory that must stay free, such as 5GiB")
     parser.add_argument("--timeout", type=float, help="seconds a run may take")
@@ -76,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         found = run_study(
             study,
             folder,
-            only=args.only,
+            only=args.row,
             again=args.again,
             watch=watch,
             tell=(lambda *_: None) if quiet else print_attempt,
@@ -117,8 +130,8 @@ def _study(args: argparse.Namespace) -> Study:
             f"{args.study!r} is an override, not a study", remedy="Give a file or a name first"
         )
     study = read_study(args.study, args.overrides, args.add)
-    if args.seconds is not None:
-        study = replace(study, seconds=args.seconds, steps=None)
+    if args.seconds is not None or args.steps is not None:
+        study = replace(study, seconds=args.seconds, steps=args.steps)
     given = {"repeats": args.repeats, "mixture": args.mixture}
     limits = {"min_available": args.floor, "timeout_s": args.timeout}
     guard = replace(study.guard, **{k: v for k, v in limits.items() if v is not None})

@@ -7,7 +7,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.output import add_json_option, plural, print_resume_hint, print_table, run_line
+from headrace.cli.output import (
+    add_json_option,
+    add_mixture_arguments,
+    plural,
+    print_resume_hint,
+    print_table,
+    run_line,
+)
 from headrace.cli.study import print_attempt
 
 if TYPE_CHECKING:
@@ -34,8 +41,7 @@ _COMBINATIONS = 5  # that are printed; log.md has all
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("mixture", metavar="MIXTURE", help="a YAML file or a packaged mixture")
-    parser.add_argument("overrides", metavar="KEY=VALUE", nargs="*", help="for every run")
+    add_mixture_arguments(parser)
     parser.add_argument("--backend", default="headrace", help="what to tune (default: headrace)")
     parser.add_argument(
         "--minutes", type=float, default=15.0, help="for the whole search (default: 15)"
@@ -73,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
         guard=Guard(min_available=args.min_available),
         runs=(Entry(label="defaults"),),
     )
-    folder = args.out or Path("tunes") / f"{Path(args.mixture).stem}_{args.backend}"
+    stem = "inline" if args.mixture.lstrip().startswith("{") else Path(args.mixture).stem
+    folder = args.out or Path("tunes") / f"{stem}_{args.backend}"
     quiet = args.json.on_stdout
 
     def announce(space: Space) -> None:

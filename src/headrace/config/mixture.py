@@ -17,6 +17,8 @@ from headrace.errors import UsageError
 #: Lowest value of the numbers, and whether they must be whole.
 _NUMBERS = {
     "offset": (1, True),
+    "action_dim": (1, True),
+    "state_dim": (1, True),
     "samples_per_episode": (0, True),
     "offset_seconds": (0, False),
     "hz": (0, False),
@@ -39,6 +41,9 @@ class Source:
     action: str | None = None  #: action field
     state: str | None = None  #: robot state field
     language: str | None = None  #: instruction field
+    robot: str | None = None  #: field of the episode that names the robot
+    action_dim: int | None = None  #: at most so many numbers of the action; None: all of them
+    state_dim: int | None = None  #: at most so many numbers of the state; None: all of them
     split: str = "train"  #: episodes to train on
     val_split: str | None = None  #: episodes to validate on
     offset: int | None = None  #: steps from the first to the last frame of a window

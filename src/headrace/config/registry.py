@@ -27,9 +27,7 @@ class KnownDataset:
     encoding: str | None = None  #: of the main camera, where the dataset states one
     language_codes: bool = False  #: the instruction is a tensor of Unicode code points
     action: str | None = None  #: action tensor or entry of the action dict
-    action_dim: int = 0  #: how many of its numbers are used
     state: str | None = None  #: robot state
-    state_dim: int = 0  #: how many of its numbers are used
     hz: float | None = None  #: control frequency
     robot: str | None = None  #: episode field that names the robot
 

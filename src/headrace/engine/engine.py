@@ -28,7 +28,7 @@ from headrace.engine.slots import (
     SharedMemory,
     SlotPool,
 )
-from headrace.engine.statistics import Counters, EngineStatistics, StageStatistics
+from headrace.engine.statistics import Counters, EngineStatistics, Span, StageStatistics
 from headrace.engine.stream import BatchSource, Gate, Pending, Stream
 from headrace.errors import UsageError, WorkerError
 
@@ -216,6 +216,13 @@ class Engine:
             processes=tuple(c.process for c in self._counters if c.process),
         )
 
+    def record_spans(self, record: bool) -> tuple[list[Span], ...]:
+        """Begin or end to record what each worker does when; the spans so far, by worker."""
+        found = tuple(counters.spans or [] for counters in self._counters)
+        for counters in self._counters:
+            counters.spans = [] if record else None
+        return found
+
     def seconds_each(self) -> float:
         """Mean time that an image, or whatever tasks count as one, has taken; 0 at first."""
         busy = sum(sum(counters.seconds.copy().values()) for counters in self._counters)
@@ -343,7 +350,10 @@ class Engine:
         while True:
             started = clock()
             item = self._tasks.get()
-            counters.waiting += clock() - started
+            ended = clock()
+            counters.waiting += ended - started
+            if counters.spans is not None:
+                counters.spans.append(("wait", started, ended))
             if item is None:
                 break
             pending, task = item

@@ -491,8 +491,9 @@ class _Process:
 
     def fill(self, plan: Plan, place: int, how: Any, counters: Counters) -> Done:
         """As `Filler.fill`, into the slot at a place."""
+        spans = counters.spans is not None
         self._at[0] = 0
-        self._send((place, plan.shape[1], plan.tobytes(), how))
+        self._send((place, plan.shape[1], plan.tobytes(), how, spans))
         while (message := self._receive())[0] == "charge":
             self._send(self._charge(*message[1:]))
         if message[0] == "failed":
@@ -590,8 +591,8 @@ def _serve(parent: socket.socket, description: int, memory: int, at: memoryview)
     filler: Filler | None = None
     send(parent, ("ready",))
     while True:
-        place, width, data, how = receive(parent)
-        counters = Counters(at)
+        place, width, data, how, spans = receive(parent)
+        counters = Counters(at, spans=spans)
         answer: tuple[Any, ...]
         try:
             if filler is None:

@@ -113,6 +113,15 @@ class Schema:
 
         `among="camera"` looks among the cameras only.
         """
+        found = self.get(name, among=among)
+        if found is None:
+            known = self.cameras if among == "camera" else self.fields
+            names = ", ".join(field.name for field in known) or "none"
+            raise UnknownFieldError(f"no {among} {name!r}", remedy=f"Known {among}s: {names}")
+        return found
+
+    def get(self, name: str, *, among: str = "field") -> Field | None:
+        """As `find`, but None where there is none; a name that several fit is still an error."""
         known = self.cameras if among == "camera" else self.fields
         by_key = {field.key: field for field in known}
         for key in (name, f"{STEPS}/{name}", f"{STEPS}/observation/{name}"):
@@ -121,12 +130,12 @@ class Schema:
         ending = [field for field in known if field.key.endswith(f"/{name}")]
         if len(ending) == 1:
             return ending[0]
-        names = ", ".join(field.name for field in (ending or known)) or "none"
         if ending:
+            names = ", ".join(field.name for field in ending)
             raise UnknownFieldError(
                 f"{among} {name!r} is ambiguous", remedy=f"Write one of: {names}"
             )
-        raise UnknownFieldError(f"no {among} {name!r}", remedy=f"Known {among}s: {names}")
+        return None
 
 
 def read_metadata(path: Path) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
@@ -12,8 +13,10 @@ from typing import Any, Protocol, Self
 
 from headrace.engine.engine import Engine
 from headrace.engine.slots import ArraySpec, Budget, Lock, SharedMemory
+from headrace.engine.statistics import Span
 from headrace.engine.stream import Filled, Stream
 from headrace.engine.workers import PROCESS_BYTES, Fill, Work, Workers
+from headrace.errors import UsageError
 from headrace.loader.options import SharedOptions, rank_and_world_size
 from headrace.sampling.bijection import Ints
 from headrace.sampling.ranks import draws_after, rank_numbers
@@ -95,9 +98,18 @@ class EndlessLoader(ABC):
             self._stream = None
         self._start, self._delivered = loaded.draws, 0
 
+    def record_spans(self, record: bool) -> tuple[list[Span], ...]:
+        """Begin or end to record what each worker does when; the spans so far, by worker."""
+        return self._engine.record_spans(record)
+
     def close(self) -> None:
         """End the workers and give the memory back."""
         self._finalizer()
+
+    def check_open(self) -> None:
+        """Raise if it is closed."""
+        if not self._finalizer.alive:
+            raise closed_error()
 
     def __enter__(self) -> Self:
         return self
@@ -117,18 +129,44 @@ class EndlessLoader(ABC):
 
     def _next_filled(self) -> Filled:
         """The next batch of training."""
+        self.check_open()
         if self._stream is None:
             sequence = TrainingSequence(
                 self._planner, self._draws, self._batch_size, self._rank, self._world_size
             )
             self._stream = self._open(sequence, self._room.slots, self._room.most_slots)
             self._start, self._delivered = self._draws, 0
-        filled = next(self._stream)
+        try:
+            filled = next(self._stream)
+        except StopIteration:  # training has no end: it was closed meanwhile
+            raise closed_error() from None
         self._delivered += 1
         return filled
 
     def _open(self, sequence: Any, slots: int, most: int = 0) -> Stream:
         return self._engine.stream(sequence, self._specs, slots, self._lock, most=most)
+
+
+def closed_error() -> UsageError:
+    """What every use of a closed loader raises."""
+    return UsageError("the loader is closed", remedy="Make a new one, or close it later")
+
+
+def refuse_dataloader_worker() -> None:
+    """Raise in a worker process of torch's DataLoader, where each would load the same batches.
+
+    Called before anything is opened: in a forked worker OpenCV may wait for threads that the fork
+    left behind.
+    """
+    data = sys.modules.get("torch.utils.data")  # imported wherever such a worker runs
+    info = data.get_worker_info() if data is not None else None
+    if info is not None:
+        raise UsageError(
+            f"this is worker {info.id} of {info.num_workers} of torch's DataLoader: each of them "
+            "would load the same batches",
+            remedy="A loader has workers of its own: iterate over it directly, or give the "
+            "DataLoader num_workers=0 and batch_size=None",
+        )
 
 
 class _Planned(ABC):

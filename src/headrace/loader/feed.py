@@ -16,14 +16,18 @@ from headrace.decoding.resize import use_one_thread_per_call
 from headrace.engine.slots import Lock, slot_bytes
 from headrace.engine.statistics import Counters, EngineStatistics
 from headrace.engine.stream import Filled, Stream
-from headrace.errors import SplitError
 from headrace.loader.batch import Batch, EncodedBatch
-from headrace.loader.endless import EndlessLoader, ValidationSequence, make_engine
-from headrace.loader.mixture import OpenedMixture
+from headrace.loader.endless import (
+    EndlessLoader,
+    ValidationSequence,
+    make_engine,
+    refuse_dataloader_worker,
+)
+from headrace.loader.mixture import OpenedMixture, to_validate
 from headrace.loader.options import LoaderOptions, rank_and_world_size
 from headrace.loader.plan import PendingBatch, Planner, Sample, SampleTask
 from headrace.loader.sizes import VALIDATION_SLOTS, Sizes
-from headrace.loader.work import SampleTasks, SampleWork, Skipped
+from headrace.loader.work import DamagedFrame, SampleTasks, SampleWork, SkippedSamples
 from headrace.reading.local import LocalFiles, shared_files
 from headrace.sampling.sampler import ValidationOrder
 
@@ -36,8 +40,8 @@ class LoaderStatistics:
     draws: int  #: draws consumed by all ranks together
     shares: dict[str, float]  #: of the sources, exactly
     too_short: dict[str, int]  #: episodes of each source that are shorter than a window
-    skipped: int  #: samples that were damaged and replaced
-    first_skipped: tuple[Skipped, ...]  #: the first of them, with what was wrong
+    skipped: int  #: samples that were replaced, with on_error="skip"
+    damaged: tuple[DamagedFrame, ...]  #: the frames that were the reason, each once
 
 
 class MixtureFeed(EndlessLoader):
@@ -56,6 +60,7 @@ class MixtureFeed(EndlessLoader):
         encoded: bool = False,
     ) -> None:
         """`lock` makes memory ready for a device; with `encoded` frames may be left as JPEGs."""
+        refuse_dataloader_worker()
         files = files or shared_files()
         self.options = options
         self.encoded = encoded
@@ -65,7 +70,8 @@ class MixtureFeed(EndlessLoader):
         self._sample_planner = planner = Planner(
             opened.sources, opened.episodes, options, opened.sampler, sizes.threads
         )
-        self._tasks = SampleTasks(options.may_skip, encoded)
+        frames = sum(s.steps(e).sum() for s, e in zip(self.sources, opened.episodes, strict=True))
+        self._tasks = SampleTasks(SkippedSamples(options.most_damaged(int(frames))), encoded)
         self._work = SampleWork(self.sources, options, files, sizes.threads)
         #: Told of every batch of training and how long it was waited for; must not raise.
         self.on_batch: Callable[[Batch, float], None] | None = None
@@ -187,14 +193,12 @@ class MixtureFeed(EndlessLoader):
 
     def _validation_plan(self) -> tuple[Planner, int]:
         if self._validation is None:
-            for source in self.sources:
-                if source.val_split is None:
-                    raise SplitError(
-                        "this source has no validation split",
-                        dataset=source.name,
-                        remedy="Give `val_split` in the mixture, for it or in `defaults`",
-                    )
-            episodes = [source.episodes(source.val_split or "") for source in self.sources]
+            chosen = to_validate(self.sources)
+            none = np.empty(0, np.int64)
+            episodes = [
+                source.episodes(source.val_split or "") if source in chosen else none
+                for source in self.sources
+            ]
             items = [
                 source.items(mine, all_pairs=True)
                 for source, mine in zip(self.sources, episodes, strict=True)
@@ -220,7 +224,7 @@ class MixtureFeed(EndlessLoader):
                 for source, episodes in zip(self.sources, self.mixture.episodes, strict=True)
             },
             skipped=self._tasks.skipped.count,
-            first_skipped=tuple(self._tasks.skipped.first),
+            damaged=self._tasks.skipped.damaged,
         )
 
     def _batch(self, filled: Filled) -> Batch:
@@ -251,6 +255,8 @@ class _Pass(Iterator[Batch]):
     def __next__(self) -> Batch:
         try:
             return self._feed._batch(next(self._stream))
-        except BaseException:
+        except BaseException as error:
             self._finalizer()
+            if isinstance(error, StopIteration):
+                self._feed.check_open()  # a pass that was cut off must not look like a whole one
             raise

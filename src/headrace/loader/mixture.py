@@ -7,28 +7,32 @@ usually all equal. Others are read through the catalog, which is the plain twin 
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.catalog import Catalog
 from headrace.catalog.shards import ProgressBar, ShardPool
-from headrace.catalog.source import Roles, find_roles
+from headrace.catalog.source import Roles, find_roles, missing_line
 from headrace.config import Mixture, Source
 from headrace.decoding.frame import check_camera
-from headrace.errors import HeadraceError, SelectionError, UsageError
+from headrace.errors import HeadraceError, SplitError, UsageError
 from headrace.formats.example import blob_ends, blob_place
 from headrace.formats.extract import FIXED, decode_varints, parts_of
 from headrace.formats.features import Field
-from headrace.loader.options import LoaderOptions, WindowSpec
+from headrace.loader.options import LoaderOptions, WindowSpec, rank_and_world_size
 from headrace.reading.local import LocalFiles
 from headrace.sampling.items import SourceItems, steps_from_seconds, valid_starts
 from headrace.sampling.sampler import Sampler, digest, resolve_weights
+
+_log = logging.getLogger("headrace")
 
 Ints = NDArray[np.int64]
 
@@ -48,6 +52,7 @@ class OpenedSource:
     state: NumberField | None
     language: TextField | None
     robot: RobotNames | None  #: where episodes name it
+    missing: str | None  #: roles whose named fields the files do not have
     weight: float | None  #: as the mixture gives it; None: proportional
     split: str
     val_split: str | None
@@ -104,6 +109,32 @@ class OpenedMixture:
         )
         self.weights = weights
         self.sampler = Sampler(weights, self.items, options.seed, self.names)
+        if rank_and_world_size(options.rank, options.world_size)[0] == 0:
+            for notice in self.notices(mixture):
+                _log.warning("%s", notice)
+
+    def notices(self, mixture: Mixture) -> Iterator[str]:
+        """What a user should know of the mixture and may not expect, a line each."""
+        yield from missing_roles(self.sources)
+        dropped = [source.name for source in mixture.sources if not source.active]
+        if dropped:
+            yield f"left out, because the weight is 0 or less: {', '.join(dropped)}"
+        steps = [s.steps(e) for s, e in zip(self.sources, self.episodes, strict=True)]
+        starts = sum(int(items.counts.sum()) for items in self.items)
+        if starts == (total := sum(int(each.sum()) for each in steps)):
+            return
+        low, high = min(s.k for s in self.sources), max(s.k for s in self.sources)
+        short = [
+            f"{many:,} of {name} ({many / len(items.counts):.1%})"
+            for name, items in zip(self.names, self.items, strict=True)
+            if (many := int((items.counts == 0).sum()))
+        ]
+        yield (
+            f"offset {low if low == high else f'{low} to {high}'}: {1 - starts / total:.1%} of the "
+            "steps start no window, because the episode ends before its last frame"
+            + (f"; episodes that are too short: {', '.join(short)}" if short else "")
+            + " (frames='single' uses every step)"
+        )
 
     def fingerprint(self) -> dict[str, Any]:
         """Everything that the sequence of samples depends on, beside the seed."""
@@ -131,6 +162,27 @@ class OpenedMixture:
                 remedy="With different offsets use frames='endpoints', or fixed_n for a fixed "
                 "number",
             )
+
+
+def missing_roles(sources: Iterable[OpenedSource]) -> Iterator[str]:
+    """A line for each source whose files do not have all fields that are named for it."""
+    return (f"{source.name}: {source.missing}" for source in sources if source.missing)
+
+
+_AnySource = TypeVar("_AnySource", Source, OpenedSource)
+
+
+def to_validate(sources: Sequence[_AnySource]) -> list[_AnySource]:
+    """The sources with a validation split; tells which have none. It is an error if none has."""
+    without = [source.name for source in sources if source.val_split is None]
+    if len(without) == len(sources):
+        raise SplitError(
+            "no source has a validation split",
+            remedy="Give `val_split` in the mixture, for a source or in `defaults`",
+        )
+    if without:
+        _log.warning("left out of validation, without a `val_split`: %s", ", ".join(without))
+    return [source for source in sources if source.val_split is not None]
 
 
 def open_sources(
@@ -162,23 +214,21 @@ def _open(source: Source, catalog: Catalog, window: WindowSpec) -> OpenedSource:
         action=source.action,
         state=source.state,
         language=source.language,
+        robot=source.robot,
     )
-    if roles.camera is None:
-        raise SelectionError(
-            "the dataset has no camera", remedy="Name one in the mixture (`camera:`)"
-        )
-    k = window_steps(source, roles)
-    known = roles.known
+    camera = roles.main_camera()
+    k = 0 if window.single else window_steps(source, roles)
     return OpenedSource(
         name=source.name,
         catalog=catalog,
-        camera=roles.camera,
+        camera=camera,
         k=k,
         offsets=window.offsets(k),
-        action=_numbers(catalog, roles.action, known.action_dim if known else 0),
-        state=_numbers(catalog, roles.state, known.state_dim if known else 0),
+        action=_numbers(catalog, roles.action, source.action_dim),
+        state=_numbers(catalog, roles.state, source.state_dim),
         language=TextField(catalog, roles.language) if roles.language else None,
-        robot=RobotNames(catalog, known.robot) if known and known.robot else None,
+        robot=RobotNames(catalog, roles.robot) if roles.robot else None,
+        missing=missing_line(roles.missing),
         weight=source.weight,
         split=source.split,
         val_split=source.val_split,
@@ -196,20 +246,14 @@ def window_steps(source: Source, roles: Roles) -> int:
     return roles.known.offset if roles.known else _DEFAULT_OFFSET
 
 
-def number_width(field: Field | None, dim: int) -> int | None:
-    """How many numbers of a role are used, where `dim` (or 0) is the registry's number.
-
-    None for text and for tensors without a fixed size.
-    """
-    if field is None or field.is_string or field.width is None or field.ragged:
-        return None
-    return min(dim or field.width, field.width)
+def _numbers(catalog: Catalog, field: Field | None, dim: int | None) -> NumberField | None:
+    return None if field is None else NumberField.of(catalog, field, number_width(field, dim))
 
 
-def _numbers(catalog: Catalog, field: Field | None, dim: int) -> NumberField | None:
-    """A numeric role."""
-    width = number_width(field, dim)
-    return None if field is None or width is None else NumberField.of(catalog, field, width)
+def number_width(field: Field, dim: int | None) -> int:
+    """How many numbers of a field are delivered: all, or the first `dim` of them."""
+    width = field.width or 0
+    return width if dim is None else min(dim, width)
 
 
 # -- fields ----------------------------------------------------------------------------------------
@@ -217,7 +261,7 @@ def _numbers(catalog: Catalog, field: Field | None, dim: int) -> NumberField | N
 
 @dataclass(frozen=True)
 class NumberField:
-    """A float tensor of a step, of which the first `dim` numbers are used."""
+    """Numbers of a step, of which the first `dim` are delivered: all, unless a mixture cuts."""
 
     catalog: Catalog
     field: Field
@@ -319,13 +363,13 @@ def _length_prefix(unit: bytes) -> int:
 class RobotNames:
     """The robot that an episode names; there are few episodes next to samples, so it is kept."""
 
-    def __init__(self, catalog: Catalog, key: str) -> None:
-        self._catalog, self._key = catalog, key
+    def __init__(self, catalog: Catalog, field: Field) -> None:
+        self._catalog, self.field = catalog, field
         self._known: dict[int, str] = {}
 
     def __getitem__(self, episode: int) -> str:
         name = self._known.get(episode)
         if name is None:
-            value = bytes(self._catalog.read(episode, self._key))
+            value = bytes(self._catalog.read(episode, self.field.key))
             name = self._known[episode] = sys.intern(value.decode("utf-8", "replace"))
         return name

@@ -25,8 +25,8 @@ from typing import (
     get_type_hints,
 )
 
-from headrace.config.typed import nearest
-from headrace.decoding.resize import Filter, check_filter
+from headrace.config.typed import check_types, nearest, shown
+from headrace.decoding.resize import Filter
 from headrace.engine.machine import allowed_memory
 from headrace.errors import UsageError
 from headrace.sampling.items import WindowMode, frame_offsets
@@ -40,6 +40,7 @@ Shuffle: TypeAlias = Literal["exact", "local", "none"]
 KEEP_FREE = 1 << 30
 
 _Class = TypeVar("_Class", bound=type)
+_TAB = "    "
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -68,14 +69,15 @@ def options_table(kind: type) -> str:
     return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])
 
 
-def with_options(kind: type | None = None) -> Callable[[_Class], _Class]:
-    """A class decorator that lists options behind the docstring, for `help`; None: its own."""
+def with_options(*kinds: type) -> Callable[[_Class], _Class]:
+    """A class decorator that lists options behind the docstring, for `help`; by default its own."""
 
     def add(documented: _Class) -> _Class:
         if documented.__doc__:  # python -OO has none
             listed = "\n".join(
-                f"{name}: {kind_} = {default}\n{textwrap.indent(textwrap.fill(meaning), '    ')}"
-                for name, kind_, default, meaning in options_of(kind or documented)
+                f"{name}: {type_name} = {default}\n" + textwrap.indent(textwrap.fill(meaning), _TAB)
+                for kind in kinds or (documented,)
+                for name, type_name, default, meaning in options_of(kind)
             )
             text = inspect.cleandoc(documented.__doc__)
             documented.__doc__ = f"{text}\n\nOptions:\n\n{listed}\n"
@@ -100,7 +102,7 @@ def _value_name(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpec:
-    """Which frames of a window are taken.
+    """Which frames of a window are taken; `k` is the offset of a source, in steps.
 
     >>> WindowSpec("stride", stride=2).offsets(5)
     (0, 2, 4, 5)
@@ -113,6 +115,11 @@ class WindowSpec:
     def offsets(self, k: int) -> tuple[int, ...]:
         """Steps of the frames after the window's start."""
         return frame_offsets(self.mode, k, self.stride, self.n)
+
+    @property
+    def single(self) -> bool:
+        """Whether it is one frame, at any step of an episode: offsets do not matter."""
+        return self.mode == "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,9 +155,10 @@ class SharedOptions:
     )
 
     def __post_init__(self) -> None:
-        _at_least("batch_size", self.batch_size, 1)
+        check_types(self)
+        at_least("batch_size", self.batch_size, 1)
         if self.workers is not None:
-            _at_least("workers", self.workers, 0)
+            at_least("workers", self.workers, 0)
         for size in (self.memory, self.keep_free):
             if size is not None:
                 parse_size(size)
@@ -186,8 +194,9 @@ class LoaderOptions(SharedOptions):
     )
     frames: WindowSpec | WindowMode = option(
         "endpoints",
-        'Frames of a window: "endpoints" (t and t+k), "all" (t to t+k), or a `WindowSpec` '
-        "(every n-th, or n evenly). k is the `offset` of the source in the mixture.",
+        'Frames of a window: "endpoints" (t and t+k, k being the `offset` of the source in the '
+        'mixture), "single" (t alone, at every step: behaviour cloning, with an `action_chunk`), '
+        '"all" (t to t+k), or a `WindowSpec` (every n-th, or n evenly).',
     )
     metadata: Metadata = option(
         "full",
@@ -213,28 +222,30 @@ class LoaderOptions(SharedOptions):
         'What happens to a damaged sample: it is raised, or replaced ("skip") by another one of '
         "its source, the same for any number of workers.",
     )
-    max_errors: int = option(
-        100, 'With on_error="skip": how many samples may be replaced before one is raised.'
+    max_errors: int | None = option(
+        None,
+        'With on_error="skip": damaged frames that may be met, each counted once, before the run '
+        "ends with an error. None: 100, or one in 1,000 frames of the mixture where that is more.",
     )
 
     def __post_init__(self) -> None:
         SharedOptions.__post_init__(self)
         for side in self.size:
-            _at_least("image_size", side, 1)
-        _one_of("metadata", self.metadata, get_args(Metadata))
-        _one_of("on_error", self.on_error, get_args(OnError))
-        _one_of("action", self.action, get_args(ActionMode))
+            at_least("image_size", side, 1)
         if self.action_chunk is not None:
-            _at_least("action_chunk", self.action_chunk, 1)
+            at_least("action_chunk", self.action_chunk, 1)
             if self.action != "first":
                 raise UsageError(
                     f"action is {self.action!r} and action_chunk is {self.action_chunk}",
                     remedy="Leave one of them out: a chunk has its actions one by one",
                 )
-        _at_least("max_errors", self.max_errors, 0)
-        check_filter(self.resize)
-        if not isinstance(self.frames, WindowSpec):
-            _one_of("frames", self.frames, get_args(WindowMode))
+        if self.action == "sum" and self.window.single:
+            raise UsageError(
+                "action is 'sum' and frames is 'single': there is no second frame to sum up to",
+                remedy="Use action='first', or action_chunk for the actions one by one",
+            )
+        if self.max_errors is not None:
+            at_least("max_errors", self.max_errors, 0)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -247,10 +258,11 @@ class LoaderOptions(SharedOptions):
         """`frames` as a `WindowSpec`."""
         return self.frames if isinstance(self.frames, WindowSpec) else WindowSpec(self.frames)
 
-    @property
-    def may_skip(self) -> int:
-        """Samples that may be replaced; 0: the first damaged one is raised."""
-        return self.max_errors if self.on_error == "skip" else 0
+    def most_damaged(self, frames: int) -> int | None:
+        """Damaged frames of so many that may be passed over; None: the first one is raised."""
+        if self.on_error == "raise":
+            return None
+        return max(100, frames // 1000) if self.max_errors is None else self.max_errors
 
 
 @with_options()
@@ -269,8 +281,7 @@ class RowOptions(SharedOptions):
 
     def __post_init__(self) -> None:
         SharedOptions.__post_init__(self)
-        _one_of("shuffle", self.shuffle, get_args(Shuffle))
-        _at_least("open_pieces", self.open_pieces, 1)
+        at_least("open_pieces", self.open_pieces, 1)
 
 
 _Options = TypeVar("_Options", bound=SharedOptions)
@@ -298,7 +309,7 @@ class LoaderFields(SharedFields, total=False):
     action_chunk: int | None
     resize: Filter
     on_error: OnError
-    max_errors: int
+    max_errors: int | None
 
 
 class RowFields(SharedFields, total=False):
@@ -308,9 +319,20 @@ class RowFields(SharedFields, total=False):
     open_pieces: int
 
 
-def changed_options(options: _Options, changes: Mapping[str, Any]) -> _Options:
-    """Options with some fields changed; a field that there is not is an error."""
-    known = [field.name for field in fields(options)]
+def changed_options(
+    kind: type[_Options], options: _Options | None, changes: Mapping[str, Any], *more: type
+) -> _Options:
+    """Options, or the defaults, with some fields changed; an unknown field is an error.
+
+    `more` are the other options of the class that is given them, which the error lists as well.
+    """
+    options = kind() if options is None else options
+    if not isinstance(options, kind):
+        raise UsageError(
+            f"the options are {shown(options)}",
+            remedy=f"Give hr.{kind.__name__}(...), or its fields by name: batch_size=32",
+        )
+    known = [field.name for each in (*more, type(options)) for field in fields(each)]
     for name in changes:
         if name not in known:
             raise UsageError(
@@ -356,12 +378,7 @@ def rank_and_world_size(rank: int | None = None, world_size: int | None = None) 
     return rank, world_size
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or value < least:
+def at_least(name: str, value: Any, least: int) -> None:
+    """Complain of what is not a whole number from `least` upwards."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UsageError(f"{name} is {value!r}", remedy=f"Give a whole number from {least} upwards")
-
-
-def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise UsageError(f"{name} is {value!r}", remedy=f"Give {listed}")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,12 @@ from headrace.loader.sizes import camera_size
 from headrace.reading.local import FileLeases, LocalFiles, shared_files
 from headrace.sampling.bijection import Ints
 
-_KEPT_ERRORS = 100
+_log = logging.getLogger("headrace")
+
+#: Replacements of one draw before its source counts as unreadable: where half of a source is
+#: damaged, not one of 10^30 draws needs so many.
+_ATTEMPTS = 100
+_PLACE = ("dataset", "file", "offset", "episode", "frame", "field")
 _WHAT = "reading and decoding on one thread"
 
 
@@ -75,8 +81,8 @@ class SampleWork:
 class SampleTasks:
     """Performs tasks by the rule for damaged samples."""
 
-    def __init__(self, may_skip: int, keep_encoded: bool) -> None:
-        self.skipped = SkippedSamples(may_skip)
+    def __init__(self, skipped: SkippedSamples, keep_encoded: bool) -> None:
+        self.skipped = skipped
         self.keep_encoded = keep_encoded  #: whether JPEGs stay as they are from now on
 
     def perform(self, task: SampleTask, fill: Fill) -> None:
@@ -94,36 +100,79 @@ class SampleTasks:
             if error is None:
                 return
             (failed,) = plan[done : done + 1].samples()
-            self.skipped.add(failed.draw, error)  # raises unless it may be skipped
             attempts[failed.row] += 1
+            self.skipped.add(failed.draw, error, attempts[failed.row])  # raises, or it is replaced
             plan = plan.replaced(done, batch.planner.replacement(failed, attempts[failed.row]))
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """A sample that could not be read and was replaced."""
+class DamagedFrame:
+    """A frame, or a field at its step, that could not be read; its samples were replaced."""
 
-    draw: int
-    error: str
+    dataset: str | None
+    file: str | None
+    offset: int | None  #: in the file
+    episode: str | None  #: "split/shard/record"
+    frame: int | None  #: step of the episode
+    field: str | None
+    problem: str
+    draw: int  #: the first that met it
 
 
 class SkippedSamples:
-    """What was skipped so far, and how much may be."""
+    """Samples that were replaced, and the damaged frames that were the reason.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit  #: samples that may be skipped before the run stops; 0: none
-        self.count = 0
-        self.first: list[Skipped] = []
+    The limit is on distinct frames: a frame is drawn again in every pass, and a few damaged ones
+    must not end a long run.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.limit = limit  #: damaged frames before the run ends; None: the first is raised
+        self.count = 0  #: samples that were replaced
+        self._damaged: dict[tuple[Any, ...], DamagedFrame] = {}
         self._lock = threading.Lock()
 
-    def add(self, draw: int, error: Exception) -> None:
-        """Count one more, or raise its error."""
+    @property
+    def damaged(self) -> tuple[DamagedFrame, ...]:
+        """The damaged frames, in the order in which they were met."""
+        with self._lock:
+            return tuple(self._damaged.values())
+
+    def add(self, draw: int, error: Exception, attempt: int) -> None:
+        """Note a sample that is to be replaced for the `attempt`-th time, or raise its error."""
+        if self.limit is None or not isinstance(error, DataError):
+            raise error
+        place = error.file, error.episode, error.frame, error.field
         with self._lock:
             self.count += 1
-            if len(self.first) < _KEPT_ERRORS:
-                self.first.append(Skipped(draw, str(error)))
-            if self.count > self.limit:
-                raise error
+            new = place not in self._damaged
+            if new:
+                values = {name: getattr(error, name) for name in _PLACE}
+                self._damaged[place] = DamagedFrame(**values, problem=error.problem, draw=draw)
+            number = len(self._damaged)
+        if number > self.limit:
+            found = f"{number:,} damaged frames were met, and max_errors is {self.limit:,}"
+            raise _too_damaged(error, f"{found}; the last one: {error.problem}")
+        if attempt > _ATTEMPTS:
+            found = f"draw {draw:,} and {_ATTEMPTS} samples in its place cannot be read"
+            raise _too_damaged(error, f"{found}; the last one: {error.problem}")
+        if new:
+            _log.warning(
+                "samples with a damaged frame are replaced (frame %s of at most %s): %s",
+                number,
+                self.limit,
+                error,
+            )
+
+
+def _too_damaged(error: DataError, problem: str) -> HeadraceError:
+    """The error of a run that has met more damage than on_error="skip" may pass over."""
+    remedy = (
+        "on_error='skip' replaces samples up to that limit: raise max_errors, or leave the "
+        "damaged episodes out with `headrace verify --quarantine` (`--from RUN`: those that a "
+        "recorded run has met; in Python they are `statistics().damaged`)"
+    )
+    return HeadraceError.from_dict({**error.to_dict(), "problem": problem, "remedy": remedy})
 
 
 class SampleFiller:
@@ -182,7 +231,10 @@ class SampleFiller:
             fields = self._each(samples[:done], lambda s: self._fields(s, arrays, language, robot))
             if fields[1] is not None:
                 done, error = fields
-        counters.add("fields", perf_counter() - started)
+        ended = perf_counter()
+        counters.add("fields", ended - started)
+        if counters.spans is not None:
+            counters.spans.append(("fields", started, ended))
         return Done(done, error, texts)
 
     def _each(
@@ -217,6 +269,7 @@ class SampleFiller:
         fd, path = self._leases[key], key[0]
         channels = camera.shape[-1] if camera.shape else None
         dtype = cast(PixelType, camera.dtype)
+        spans = self._counters.spans
         read_s = decode_s = 0.0
         for place, (offset, length) in enumerate(zip(sample.offsets, sample.lengths, strict=True)):
             if length < 0:
@@ -227,6 +280,8 @@ class SampleFiller:
             started = perf_counter()
             self._files.read_into(fd, path, offset, data)
             middle = perf_counter()
+            if spans is not None:
+                spans.append(("read", started, middle))
             if kept is not None and channels != 1 and _keep(data, frames[place]):
                 kept[sample.row, place] = length
                 read_s += middle - started
@@ -237,6 +292,8 @@ class SampleFiller:
                 step = sample.start + source.offsets[place]
                 raise error.within(offset=offset, frame=step) from None
             ended = perf_counter()
+            if spans is not None:
+                spans.append(("decode", middle, ended))
             read_s += middle - started
             decode_s += ended - middle
         self._counters.add("read", read_s)

@@ -78,6 +78,7 @@ class Evidence:
     image_size: tuple[int, int] | None = None  #: that frames are resized to
     flops_per_step: float | None = None
     peak_flops: float | None = None
+    gpu: Mapping[str, Any] | None = None  #: its use, as result.json has it
     sources: tuple[SourceCost, ...] = ()
     notes: tuple[str, ...] = ()  #: worth knowing, without weight in the verdict
 
@@ -281,6 +282,7 @@ def _figures_evidence(run: Run) -> Evidence:
         slots=_whole(numbers.get("slots")),
         slots_wanted=_whole(numbers.get("slots_wanted")),
         image_size=(size, size) if size else None,
+        gpu=_inner(run.stated, "gpu") or None,
         notes=(*ending, *run.problems),
     )
 
@@ -321,7 +323,8 @@ def source_lines(e: Evidence) -> list[str]:
 
 def evidence_lines(e: Evidence) -> tuple[str, ...]:
     """Every figure that is known, a line each; what is not known is said at the end."""
-    return (*_loop_lines(e), *_loader_lines(e), *_machine_lines(e), *_mfu_lines(e), *_missing(e))
+    machine = (*_machine_lines(e), *_gpu_lines(e), *_mfu_lines(e))
+    return (*_loop_lines(e), *_loader_lines(e), *machine, *_missing(e))
 
 
 def _loop_lines(e: Evidence) -> list[str]:
@@ -384,6 +387,16 @@ def _machine_lines(e: Evidence) -> list[str]:
     if memory:
         lines.append(f"memory: {', '.join(memory)}")
     return lines
+
+
+def _gpu_lines(e: Evidence) -> list[str]:
+    gpu = e.gpu or {}
+    parts = []
+    if used := gpu.get("utilization_percent"):
+        parts.append(f"utilization {used['mean']:.0f}% (10th percentile {used['p10']:.0f}%)")
+    if (peak := gpu.get("memory_peak_bytes")) and (total := gpu.get("memory_total_bytes")):
+        parts.append(f"memory {peak / 1e9:.1f} of {total / 1e9:.1f} GB at most")
+    return [f"GPU: {gpu.get('name', '?')}, {', '.join(parts)}"] if parts else []
 
 
 def _mfu_lines(e: Evidence) -> list[str]:

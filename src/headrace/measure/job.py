@@ -60,7 +60,7 @@ class BenchSettings:
     """
 
     seconds: float | None = 20.0  #: measured after the warm-up; None: count steps
-    steps: int | None = None
+    steps: int | None = None  #: batches measured; with `seconds`, at most so long
     warmup: int = 8
     warmup_seconds: float = 3.0
     compute_ms: float = 0.0  #: a simulated training step, during which the backend can work ahead
@@ -70,10 +70,9 @@ class BenchSettings:
     validate_batches: int = 4  #: of a validation pass
 
     def __post_init__(self) -> None:
-        if (self.seconds is None) == (self.steps is None):
+        if self.seconds is None and self.steps is None:
             raise UsageError(
-                f"seconds is {self.seconds} and steps is {self.steps}",
-                remedy="Give one of --seconds and --steps",
+                "seconds is None and steps is None", remedy="Give --seconds, --steps or both"
             )
         for name in ("seconds", "steps", "timeout_s", "cpus", "validate_batches"):
             value = getattr(self, name)
@@ -86,9 +85,8 @@ class BenchSettings:
 
     def over(self, seconds: float, steps: int) -> bool:
         """Whether enough has been measured."""
-        if self.seconds is not None:
-            return seconds >= self.seconds
-        return self.steps is not None and steps >= self.steps
+        late = self.seconds is not None and seconds >= self.seconds
+        return late or (self.steps is not None and steps >= self.steps)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -3,6 +3,7 @@
 runs/2026-11-15_12-00-00_oxe29/
   batch_times.jsonl  a record a batch, written as the run goes
   memory.jsonl       a record every second or so, likewise
+  damaged.jsonl      a record a damaged frame that on_error="skip" passed over, if there were any
   result.json        how the run ended, and its figures; missing while it runs or if it was killed
   doctor.json        the verdict and what it rests on, of a run that a doctor watched
   machine.json  config.yaml  log.txt
@@ -17,9 +18,11 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -35,7 +38,8 @@ from headrace.measure.clock import Step
 from headrace.measure.columns import Batches, Memory, finite
 
 RESULT, BATCHES, MEMORY = "result.json", "batch_times.jsonl", "memory.jsonl"
-DOCTOR = "doctor.json"
+DOCTOR, DAMAGED = "doctor.json", "damaged.jsonl"
+MEASURED = "measured.json"  #: what the process of a benchmark has found, for the one that watches
 #: A folder with any of these is a run.
 RUN_FILES = (RESULT, BATCHES, MEMORY)
 
@@ -138,6 +142,19 @@ def source_counts(dataset: NDArray[Any] | None, names: Sequence[str]) -> dict[st
     return {name: n for name, n in zip(names, counts, strict=False) if n}
 
 
+def job_facts() -> dict[str, Any]:
+    """When and where this happens: the date, the host, and the job where Slurm runs it."""
+    names = {
+        "job_id": "SLURM_JOB_ID",
+        "array_job_id": "SLURM_ARRAY_JOB_ID",
+        "array_task_id": "SLURM_ARRAY_TASK_ID",
+        "node": "SLURMD_NODENAME",
+    }
+    slurm = {key: os.environ[name] for key, name in names.items() if os.environ.get(name)}
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"date": date, "host": platform.node()} | ({"slurm": slurm} if slurm else {})
+
+
 class RunWriter:
     """Writes the records of a run as it goes; each line is in the file once it is written.
 
@@ -158,9 +175,12 @@ class RunWriter:
         self._batches: TextIO | None = None
         self._memory: TextIO | None = None
         self._clock: float | None = None
+        self._damaged = 0  # frames that were written
         self._begun = perf_counter()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            if batches and not resume:
+                (folder / DAMAGED).unlink(missing_ok=True)
             if batches:
                 self._batches, self._earlier = _opened(
                     folder / BATCHES, resume, lambda r: -1 < _number(r, "idx") < resume
@@ -228,13 +248,21 @@ class RunWriter:
         record |= {key: round(n / 1e6, 1) for key, n in sizes.items() if n is not None}
         self._memory.write(json.dumps(record) + "\n")
 
+    def damaged(self, frames: Sequence[Any]) -> None:
+        """All damaged frames so far, each a dataclass as `statistics().damaged` has them."""
+        if new := frames[self._damaged :]:
+            with (self.folder / DAMAGED).open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(asdict(frame)) + "\n" for frame in new)
+            self._damaged = len(frames)
+
     def finish(
         self, status: str, cause: str | None = None, numbers: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """Write result.json: how the run ended, and its figures. Returns its content."""
         self.close()
-        result = {"name": self.folder.resolve().name, "status": status, "cause": cause}
-        result |= numbers or {}
+        name = self.folder.resolve().name
+        result: dict[str, Any] = {"name": name, "status": status, "cause": cause}
+        result |= {"machine": job_facts(), **(numbers or {})}
         write_json(self.folder / RESULT, result)
         return result
 
@@ -259,7 +287,7 @@ def _opened(
         return path.open("w", buffering=1, encoding="utf-8"), 0.0
     last = 0.0
     with replacing(path, durable=False) as file:
-        for line, record in _Lines(path).with_text():
+        for line, record in JsonLines(path).with_text():
             if keep(record):
                 file.write((line.rstrip("\n") + "\n").encode())
                 last = _number(record, "t_s")
@@ -312,7 +340,7 @@ def _why(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-class _Lines:
+class JsonLines:
     """The whole records of a JSON-lines file; what was wrong is known once all are taken."""
 
     def __init__(self, path: Path) -> None:
@@ -380,14 +408,14 @@ class RunReader:
 
     @cached_property
     def batches(self) -> Batches:
-        lines = _Lines(self.folder / BATCHES)
+        lines = JsonLines(self.folder / BATCHES)
         found = Batches.of(lines)
         self._problems[BATCHES], self.damaged[BATCHES] = lines.problem, lines.damaged
         return found
 
     @cached_property
     def memory(self) -> Memory:
-        lines = _Lines(self.folder / MEMORY)
+        lines = JsonLines(self.folder / MEMORY)
         found = Memory.of(lines)
         self._problems[MEMORY], self.damaged[MEMORY] = lines.problem, lines.damaged
         return found
@@ -405,6 +433,16 @@ class RunReader:
         if not (self.folder / DOCTOR).exists():
             return {}
         found, self._problems[DOCTOR] = read_object(self.folder / DOCTOR)
+        return found
+
+    @cached_property
+    def damaged_frames(self) -> list[dict[str, Any]]:
+        """The damaged frames that the run has passed over; most runs have none."""
+        if not (self.folder / DAMAGED).exists():
+            return []
+        lines = JsonLines(self.folder / DAMAGED)
+        found = list(lines)
+        self._problems[DAMAGED], self.damaged[DAMAGED] = lines.problem, lines.damaged
         return found
 
     def figures(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from headrace.errors import UsageError
 from headrace.sampling.bijection import Ints, Words, hash_ints, permute, to_range
 
-WindowMode: TypeAlias = Literal["endpoints", "all", "stride", "fixed_n"]
+WindowMode: TypeAlias = Literal["endpoints", "single", "all", "stride", "fixed_n"]
 
 _START_KEY = 0x7374617274  # "start": a hash that is independent of the order of the items
 
@@ -28,8 +28,9 @@ def frame_offsets(
 ) -> tuple[int, ...]:
     """The frames of a window of k steps, relative to its start.
 
-    `endpoints`: 0 and k. `all`: 0 to k. `stride`: every `stride` steps, and always k. `fixed_n`: n
-    frames evenly from 0 to k, rounded half to even; frames repeat where n exceeds k + 1.
+    `endpoints`: 0 and k. `single`: 0 alone, of a window of k = 0. `all`: 0 to k. `stride`: every
+    `stride` steps, and always k. `fixed_n`: n frames evenly from 0 to k, rounded half to even;
+    frames repeat where n exceeds k + 1.
 
     >>> frame_offsets("endpoints", 5), frame_offsets("stride", 5, stride=2)
     ((0, 5), (0, 2, 4, 5))
@@ -38,7 +39,8 @@ def frame_offsets(
         raise UsageError(
             f"window mode is {mode!r}", remedy=f"Give one of {', '.join(get_args(WindowMode))}."
         )
-    _check_positive("offset k", k)
+    if mode != "single":
+        _check_positive("offset k", k)
     for name, value, owner in (("stride", stride, "stride"), ("n", n, "fixed_n")):
         if mode == owner:
             _check_positive(f"{name} of window mode {mode!r}", value)
@@ -47,6 +49,8 @@ def frame_offsets(
                 f"{name} is {value!r}, but the window mode is {mode!r}",
                 remedy=f"Drop {name}, or use the window mode {owner!r}.",
             )
+    if mode == "single":
+        return (0,)
     if mode == "endpoints":
         return 0, k
     if mode == "fixed_n":
@@ -80,7 +84,8 @@ def valid_starts(steps: npt.ArrayLike, k: int) -> Ints:
     >>> valid_starts([3, 5, 9], k=5).tolist()
     [0, 0, 4]
     """
-    _check_positive("offset k", k)
+    if k:
+        _check_positive("offset k", k)
     return np.maximum(np.asarray(steps, np.int64) - k, 0)
 
 

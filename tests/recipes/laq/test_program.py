@@ -38,7 +38,6 @@ SMALL = [
     "model.temporal_depth=1",
     "model.decoder_depth=1",
     "model.replacement=[[4,1000]]",
-    "data.synth=null",
     "data.loader.batch_size=4",
     "data.loader.workers=0",
     "data.loader.keep_free=0",
@@ -147,6 +146,23 @@ def test_a_run_leaves_its_folder_result_profile_verdict_and_report(train):
     assert "Run first" in (run / "report.html").read_text()
     assert main(["report", str(run)]) == 0
     assert main(["doctor", "--run", str(run)]) in (0, 1)
+
+
+def test_a_short_run_validates_once_and_a_check_before_it_changes_nothing(train):
+    few = ["training.steps=2", "training.val_every=150", "training.pictures=true"]
+    code, plain, said = train(*few)
+    assert code == 0, said.err
+    code, checked, said = train(*few, "training.sanity_val_batches=1", "name=x_checked")
+    assert code == 0, said.err
+    for run in (plain, checked):
+        assert len(losses(run, "val/loss")) == 1
+        drawn = run / "visualizations" / "step_00000002"
+        assert {"actions.png", "codebook.png"} <= {each.name for each in drawn.iterdir()}
+    assert losses(plain) == losses(checked)
+    assert losses(plain, "val/loss") == losses(checked, "val/loss")
+    first = [each.name for each in (checked / "visualizations").glob("val_samples_step000000.*")]
+    assert sorted(first) == ["val_samples_step000000.json", "val_samples_step000000.png"]
+    assert not list((plain / "visualizations").glob("val_samples*"))
 
 
 def test_after_kill_9_a_resumed_run_has_the_losses_of_the_uninterrupted_one(words, train, tmp_path):

@@ -1,5 +1,6 @@
 """Pictures and numbers of a validation, and what they must leave alone."""
 
+import json
 import logging
 from types import SimpleNamespace
 
@@ -82,12 +83,22 @@ def run(tmp_path_factory):
     return SimpleNamespace(folder=folder / "pictures", board=board, wandb=wandb, csv=csv, fit=fit)
 
 
-def test_every_validation_leaves_readable_pictures_and_the_sanity_check_none(run):
+def test_every_validation_leaves_readable_pictures(run):
     assert [step for step, _ in step_folders(run.folder)] == [2, 4]
     for _, folder in step_folders(run.folder):
         assert files(folder) == SHEETS | {"samples"}
         for path in folder.rglob("*.png"):
             assert image(path).std() > 1
+
+
+def test_the_check_before_the_first_step_leaves_its_samples_and_their_origin(run):
+    assert image(run.folder / "val_samples_step000000.png").std() > 1
+    found = json.loads((run.folder / "val_samples_step000000.json").read_text())
+    assert found["step"] == 0
+    assert {"val/loss", "val/recon_mse", "val/codebook_entropy"} <= set(found["metrics"])
+    assert [sample["dataset"] for sample in found["samples"]] == ["a", "b", "c"] * 2
+    assert [sample["draw"] for sample in found["samples"]] == [*range(6)]  # of the one batch
+    assert all(len(sample["codes"]) == 4 for sample in found["samples"])
 
 
 def test_loggers_that_take_pictures_get_the_same_and_the_others_numbers(run):

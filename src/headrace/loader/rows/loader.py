@@ -15,7 +15,7 @@ from headrace.engine.statistics import EngineStatistics
 from headrace.engine.workers import PROCESS_BYTES, Fill
 from headrace.errors import BudgetError, UsageError
 from headrace.formats.parquet.rows import CacheStatistics
-from headrace.loader.endless import EndlessLoader, make_engine
+from headrace.loader.endless import EndlessLoader, make_engine, refuse_dataloader_worker
 from headrace.loader.options import (
     RowFields,
     RowOptions,
@@ -84,7 +84,8 @@ class RowLoader(EndlessLoader):
         transform: RowTransform | None = None,
         **changes: Unpack[RowFields],
     ) -> None:
-        self.options = options = changed_options(options or RowOptions(), changes)
+        refuse_dataloader_worker()
+        self.options = options = changed_options(RowOptions, options, changes)
         batch_size = options.batch_size
         self.rows = rows if isinstance(rows, RowSet) else RowSet(rows)
         check_hosts(len(self.rows), rank_and_world_size(options.rank, options.world_size)[1])

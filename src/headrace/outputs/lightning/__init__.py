@@ -4,6 +4,7 @@ from headrace.outputs.lightning import framework as _framework  # noqa: F401  (f
 from headrace.outputs.lightning.callbacks import (
     BatchMix,
     DatasetUsage,
+    GpuUsage,
     Memory,
     ProgressLine,
     Summary,
@@ -15,6 +16,7 @@ from headrace.outputs.lightning.datamodule import HeadraceDataModule
 __all__ = [
     "BatchMix",
     "DatasetUsage",
+    "GpuUsage",
     "HeadraceDataModule",
     "Memory",
     "ProgressLine",

@@ -26,13 +26,13 @@ from headrace.outputs.lightning.framework import (
     batches_trained,
     logged_step,
 )
-from headrace.outputs.torch import TorchLoader
+from headrace.outputs.torch import GpuReader, TorchLoader, peak_flops
 
 _MB = 1e6
 #: A killed run loses at most the records of this many seconds, or of this many batches.
 _WRITE_SECONDS = 2.0
 _WRITE_BATCHES = 256
-#: Seconds between two readings of memory, at most; one takes under a millisecond.
+#: Seconds between two readings of memory or GPU, at least; one takes under a millisecond.
 _LOOK_SECONDS = 1.0
 #: The program that result.json names.
 _PROGRAM = "lightning"
@@ -52,6 +52,7 @@ def default_callbacks(
         DatasetUsage(every_n_steps),
         BatchMix(folder),
         Memory(every_n_steps, folder=folder),
+        GpuUsage(every_n_steps),
         Summary(folder),
     ]
 
@@ -226,8 +227,8 @@ class DatasetUsage(Callback):
 
     The line is `[DatasetUsage] step=N interval_total=N name=count (pct%) ...`, most first; the
     metrics are `usage/actual/NAME` and, with a headrace loader, `usage/requested/NAME`, as shares.
-    A last line has the shares of the whole run. Samples are those of the first rank: its slice of
-    each global batch is drawn as those of the others.
+    A last line has the shares of the whole run; after a resume it says since which step. Samples
+    are those of the first rank: its slice of each global batch is drawn as those of the others.
     """
 
     def __init__(self, every_n_steps: int | None = None) -> None:
@@ -236,11 +237,12 @@ class DatasetUsage(Callback):
         self._names: tuple[str, ...] = ()
         self._interval: Tensor | None = None
         self._total: dict[str, int] = {}
+        self._begun = 0  # the step at which this run began, or resumed
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         loader = find_loader(trainer)
         self._requested = {} if loader is None else loader.statistics().shares
-        self._interval, self._total = None, {}
+        self._interval, self._total, self._begun = None, {}, trainer.global_step
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -270,7 +272,8 @@ class DatasetUsage(Callback):
                 + (f" (requested {self._requested[name]:.2%})" if name in self._requested else "")
                 for name, n in _most_first(self._total)
             )
-            _print(trainer, f"[DatasetUsage] total={total} {shown}")
+            since = f" since step {self._begun}" if self._begun else ""
+            _print(trainer, f"[DatasetUsage] total={total}{since} {shown}")
 
     def _take(self) -> dict[str, int]:
         """Counts since the last time; the device is waited for here."""
@@ -294,7 +297,8 @@ class BatchMix(_Timed):
     `dt_s` is the time since the end of the previous step, without validation; `fetch_dt_s` is the
     part of it spent waiting for data, null without a headrace loader. The first `warmup` batches of
     a run are marked and do not count in reports. A resumed run continues the file, and replaces
-    what came after its checkpoint. The first rank writes, about its own slice.
+    what came after its checkpoint. Damaged frames that the loader has passed over are listed in
+    damaged.jsonl. The first rank writes, about its own slice.
     """
 
     def __init__(self, folder: str | Path | None = None, *, warmup: int = 8) -> None:
@@ -336,6 +340,8 @@ class BatchMix(_Timed):
         """Write the batches so far; the device is waited for here, once for all of them."""
         if self._run is None:
             return
+        if self._loader is not None:
+            self._run.damaged(self._loader.statistics().damaged)
         rows, self._rows = self._rows, []
         tensors = [counts for *_, counts in rows if counts is not None]
         same = {len(counts) for counts in tensors}
@@ -449,6 +455,127 @@ def tree_anonymous(pid: int) -> int:
     return total
 
 
+class GpuUsage(_Timed):
+    """Logs `gpu/utilization_percent`, `gpu/memory_mb` and `gpu/mfu` of a run on a CUDA device.
+
+    Utilisation is the share of the time in which the GPU had anything to do, and memory what all
+    processes hold of it, both as nvidia-smi shows them: read by NVML (`nvidia-ml-py`) once a second
+    at most, at the end of a step; where NVML fails, one warning, and training continues. MFU is the
+    share of the peak that the model's own operations reach: it needs `flops_per_step` (a call of
+    `training_step` on this rank) and the device's peak, which is known of many. The first rank
+    reports, about its own device; a run without a GPU has none of this.
+    """
+
+    def __init__(
+        self,
+        every_n_steps: int | None = None,
+        *,
+        flops_per_step: float | None = None,
+        peak_flops: float | None = None,
+    ) -> None:
+        super().__init__()
+        self._every = checked_interval(every_n_steps)
+        self._flops, self._peak = flops_per_step, peak_flops
+        self._device: torch.device | None = None
+        self._reader: GpuReader | None = None
+        self._name, self._total, self._most = "", 0, 0
+        self._utilization: list[float] = []
+        self._looked = math.inf
+        self._steps, self._seconds = 0, 0.0
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_train_start(trainer, pl_module)
+        device = trainer.strategy.root_device
+        self._utilization, self._steps, self._seconds = [], 0, 0.0
+        if device.type != "cuda" or trainer.global_rank != 0:
+            return
+        about = torch.cuda.get_device_properties(device)
+        self._device, self._name = device, about.name
+        self._total, self._most = about.total_memory, 0
+        self._peak = self._peak or peak_flops(about.name)
+        self._reader = GpuReader(device)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        super().on_validation_end(trainer, pl_module)
+        self._looked = perf_counter()  # the next reading is of training alone
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._device is None:
+            return
+        now = self._clock.end().now
+        if self._clock.ended == 1:
+            self._looked = now  # much of the first step happens once
+        elif now - self._looked > _LOOK_SECONDS:
+            self._look(now)
+        if self._clock.steps and _due(trainer, self._every):
+            self._report(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._finish()
+        if (found := self.figures()) is not None:
+            used = found["utilization_percent"]
+            busy = f"utilization {used['mean']:.0f}% (p10 {used['p10']:.0f}%), " if used else ""
+            peak, total = (found[f"memory_{each}_bytes"] / 1e9 for each in ("peak", "total"))
+            _print(trainer, f"[GPU] {self._name}: {busy}memory {peak:.1f} of {total:.1f} GB")
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self._finish()
+
+    def figures(self) -> dict[str, Any] | None:
+        """As result.json has it under `gpu`; None without a GPU, and on other ranks."""
+        if self._device is None:
+            return None
+        used = torch.tensor(self._utilization, dtype=torch.float64)
+        return {
+            "name": self._name,
+            "utilization_percent": {"mean": float(used.mean()), "p10": float(used.quantile(0.1))}
+            if len(used)
+            else None,
+            "memory_peak_bytes": self._most,
+            "memory_total_bytes": self._total,
+            "mfu": self._mfu(self._steps, self._seconds),
+        }
+
+    def _look(self, now: float) -> None:
+        self._looked = now
+        reading = self._reader.read() if self._reader is not None else None
+        if reading is not None:
+            self._most = max(self._most, reading.memory_used)
+            self._total = reading.memory_total
+            if reading.utilization is not None:
+                self._utilization.append(reading.utilization)
+
+    def _report(self, trainer: Trainer) -> None:
+        clock = self._clock
+        self._steps, self._seconds = self._steps + clock.steps, self._seconds + clock.seconds
+        values = {"memory_mb": self._most / _MB if self._most else None}
+        values["utilization_percent"] = self._utilization[-1] if self._utilization else None
+        values["mfu"] = self._mfu(clock.steps, clock.seconds)
+        _log(trainer, {f"gpu/{name}": x for name, x in values.items() if x is not None})
+        clock.clear()
+
+    def _finish(self) -> None:
+        """The rest of the run; one reading at least, and the allocator's own peak of memory."""
+        if self._reader is None or self._device is None:
+            return
+        if not self._utilization:
+            self._look(perf_counter())
+        self._reader.close()
+        self._reader = None
+        self._steps += self._clock.steps
+        self._seconds += self._clock.seconds
+        self._most = max(self._most, torch.cuda.max_memory_reserved(self._device))
+
+    def _mfu(self, steps: int, seconds: float) -> float | None:
+        if not steps or not self._flops or not self._peak:
+            return None
+        return self._flops * steps / seconds / self._peak
+
+
 class Summary(_Timed):
     """Prints `[Summary] N steps, samples/s, waiting for data` at the end, and writes result.json.
 
@@ -462,11 +589,13 @@ class Summary(_Timed):
         super().__init__()
         self._folder = folder
         self._path: Path | None = None  # None: not the first rank, or written already
+        self._requested: dict[str, float] = {}  # share of each source
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         folder = _run_folder(trainer, self._folder)
         super().on_train_start(trainer, pl_module)
         self._path = folder / RESULT if trainer.global_rank == 0 else None
+        self._requested = {} if self._loader is None else self._loader.statistics().shares
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -505,6 +634,13 @@ class Summary(_Timed):
             "steps": trainer.global_step,
             "world": self._world_size,
         }
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        gpu = next((x for x in callbacks if isinstance(x, GpuUsage)), None)
+        if gpu is not None and (found := gpu.figures()) is not None:
+            numbers["gpu"] = found
+        if self._requested:
+            numbers["backend"] = "headrace"
+            numbers["mixture"] = {name: {"asked": x} for name, x in self._requested.items()}
         clock = self._clock
         parts = [f"{trainer.global_step:,} steps"]
         if clock.seconds:

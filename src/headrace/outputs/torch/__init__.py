@@ -13,6 +13,15 @@ except ModuleNotFoundError as error:
     ) from error
 
 from headrace.outputs.torch.device import Layout, TorchBatch
+from headrace.outputs.torch.gpu import GpuReader, GpuReading, peak_flops
 from headrace.outputs.torch.loader import TorchLoader, ValidationLoader
 
-__all__ = ["Layout", "TorchBatch", "TorchLoader", "ValidationLoader"]
+__all__ = [
+    "GpuReader",
+    "GpuReading",
+    "Layout",
+    "TorchBatch",
+    "TorchLoader",
+    "ValidationLoader",
+    "peak_flops",
+]

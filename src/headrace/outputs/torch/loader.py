@@ -17,22 +17,24 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NoReturn, Self, TypeAlias, Unpack, cast, get_args
+from typing import Any, Literal, NoReturn, Self, TypeAlias, Unpack, cast
 from weakref import WeakMethod
 
 import torch
 import torch.distributed
-from torch.utils.data import get_worker_info
+from torch.utils.data import IterableDataset
 
 from headrace.config import Mixture
+from headrace.config.typed import check_types
 from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
+from headrace.loader.endless import closed_error, refuse_dataloader_worker
 from headrace.loader.feed import LoaderStatistics, MixtureFeed
-from headrace.loader.options import LoaderFields, changed_options, with_options
+from headrace.loader.options import LoaderFields, at_least, changed_options, option, with_options
 from headrace.outputs.torch.device import (
     Ahead,
     Copying,
@@ -43,6 +45,7 @@ from headrace.outputs.torch.device import (
     TorchBatch,
     checked_device,
     checked_layout,
+    named_device,
     to_tensors,
 )
 from headrace.outputs.torch.jpeg import (
@@ -58,8 +61,49 @@ Decode: TypeAlias = Literal["cpu", "gpu", "auto"]
 _log = logging.getLogger("headrace")
 
 
-@with_options(LoaderOptions)
-class TorchLoader:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchOptions:
+    """What a `TorchLoader` takes beside the options of a `Loader`."""
+
+    layout: str = option(
+        "BCTHW",
+        "Axes of `frames`: BCTHW or BTHWC. On the CPU BCTHW is a permuted view with the strides of "
+        "`torch.channels_last_3d`.",
+    )
+    device: str | int | torch.device | None = option(
+        None,
+        'None or "cpu": tensors are views of pooled memory on the CPU. "cuda": each batch is '
+        "copied, one ahead, on a stream of its own; its tensors are contiguous and yours.",
+    )
+    pin: bool | None = option(
+        None, "With a CUDA device: whether batches lie in pinned memory. None: they do."
+    )
+    decode: Decode = option(
+        "cpu",
+        'Who decodes JPEGs. "gpu": the device decodes and resizes them (nvJPEG), and the CPU the '
+        'PNGs; pixels differ from the CPU\'s by a few levels at most. "auto": both in turns at '
+        "first, then the one with which training is faster.",
+    )
+    steps_per_epoch: int | None = option(
+        None, "Batches after which an iteration ends, and `len`. None: it does not end."
+    )
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        checked_layout(self.layout)
+        if self.steps_per_epoch is not None:
+            at_least("steps_per_epoch", self.steps_per_epoch, 1)
+        if self.device != "auto" and named_device(self.device) is None and self.pin:
+            # A copy from pinned memory that the consumer starts may outlive the batch, and with it
+            # the slot's lease: only our own copies are known to be complete.
+            raise UsageError(
+                "pin is for batches that the loader copies to a CUDA device itself",
+                remedy="Give device='cuda', or leave pin out",
+            )
+
+
+@with_options(TorchOptions, LoaderOptions)
+class TorchLoader(IterableDataset[TorchBatch]):
     """Endless batches of a mixture as dicts of tensors: a plain loop, Lightning or accelerate.
 
     `for batch in loader` does not end, and a second `for` continues where the first stopped; with
@@ -73,14 +117,8 @@ class TorchLoader:
     ...     for batch in loader:
     ...         loss = model(batch["frames"], batch["action"])  # uint8 [64, 3, 2, 256, 256]
 
-    It takes the options of `Loader` (see `LoaderOptions`), and:
-
-    - `device=None`: tensors on the CPU; BCTHW is a permuted view with the strides of
-      `torch.channels_last_3d`. `device="cuda"`: each batch is copied, one ahead, on a stream of its
-      own, from pinned memory (unless `pin=False`); its tensors are contiguous and yours.
-    - `decode="gpu"`: the device decodes and resizes JPEGs (nvJPEG), the CPU decodes PNGs. Pixels
-      differ from the CPU's by a few levels at most. "auto" lets both decode in turns at first,
-      keeps the one with which training is faster, and logs its choice.
+    It has workers of its own. Where a trainer wants torch's `DataLoader`, give it one without:
+    `DataLoader(loader, batch_size=None, num_workers=0)`.
 
     A state may be taken at any batch; after it was loaded, the first iteration is the rest of its
     epoch. Rank and world size are as given, else those of `torch.distributed`, else of torchrun's
@@ -101,25 +139,18 @@ class TorchLoader:
         steps_per_epoch: int | None = None,
         **changes: Unpack[LoaderFields],
     ) -> None:
-        if steps_per_epoch is not None and steps_per_epoch < 1:
-            raise UsageError(
-                f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
-            )
+        refuse_dataloader_worker()
+        options = changed_options(LoaderOptions, options, changes, TorchOptions)
+        TorchOptions(
+            layout=layout, device=device, pin=pin, decode=decode, steps_per_epoch=steps_per_epoch
+        )
         self.layout: Layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch
-        options = changed_options(options or LoaderOptions(), changes)
         where = checked_device(device)
         decoder = _decoder(decode, where, options.resize)
         self._target: CudaTarget | None = None
         if where is not None:
             self._target = CudaTarget(where, self.layout, pin=pin is not False, decoder=decoder)
-        elif pin:
-            # A copy from pinned memory that the consumer starts may outlive the batch, and with it
-            # the slot's lease: only our own copies are known to be complete.
-            raise UsageError(
-                "pin is for batches that the loader copies to a CUDA device itself",
-                remedy="Give device='cuda', or leave pin out",
-            )
         self._rank_given = options.rank is not None
         self._feed = MixtureFeed(
             mixture,
@@ -171,10 +202,7 @@ class TorchLoader:
             self._step = 0
         self._resumed = False
         while self.steps_per_epoch is None or self._step < self.steps_per_epoch:
-            try:
-                yield self._next()  # no name for it: the generator must not hold the batch
-            except StopIteration:  # closed meanwhile
-                return
+            yield self._next()  # no name for it: the generator must not hold the batch
 
     def __len__(self) -> int:
         """Batches of an epoch. Like torch's DataLoader, a TypeError where there is no end."""
@@ -216,7 +244,10 @@ class TorchLoader:
             if self._ahead is None:
                 self._begun, self._handed = self._feed.state_dict()["draws"], 0
                 self._ahead = self._ahead_of(self._feed)
-            batch = next(self._ahead)
+            try:
+                batch = next(self._ahead)
+            except StopIteration:  # training has no end: it was closed meanwhile
+                raise closed_error() from None
             self._handed += 1
         now = perf_counter()
         self.waited_s += now - started
@@ -286,6 +317,7 @@ class TorchLoader:
     def _settle(self) -> None:
         """Check the process before each batch; before the first one, find rank and device."""
         _check_process(self._process)
+        self._feed.check_open()
         if self._settled:
             return
         found = None if self._rank_given else _distributed_rank()
@@ -308,7 +340,7 @@ class TorchLoader:
         return map(partial(to_tensors, layout=self.layout), batches)
 
 
-class ValidationLoader:
+class ValidationLoader(IterableDataset[TorchBatch]):
     """The validation splits; each iteration is one pass, in the same order. Made by `validation`.
 
     Ranks share each pass. If its samples do not divide evenly, the last ranks have one batch less,
@@ -342,8 +374,6 @@ class ValidationLoader:
 
 def _decoder(decode: Decode, device: torch.device | None, filter: str) -> JpegDecoder | None:
     """The decoder of JPEGs on the device, if one was requested."""
-    if decode not in get_args(Decode):
-        raise UsageError(f"decode is {decode!r}", remedy="Give cpu, gpu or auto")
     if decode == "cpu":
         return None
     missing = device_decoder_missing(device, filter)
@@ -364,12 +394,7 @@ def _distributed_rank() -> tuple[int, int] | None:
 
 def _check_process(owner: int) -> None:
     """Raise unless this is the process `owner` and not a worker of a torch DataLoader."""
-    if get_worker_info() is not None:
-        raise UsageError(
-            "this is a worker process of torch's DataLoader: all would give the same batches",
-            remedy="Iterate over the TorchLoader itself, it has workers of its own; "
-            "or wrap it with num_workers=0",
-        )
+    refuse_dataloader_worker()
     if os.getpid() != owner:
         raise UsageError(
             f"the TorchLoader was made in process {owner}, and this is {os.getpid()}",

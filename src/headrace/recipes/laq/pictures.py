@@ -33,6 +33,9 @@ _TILE = 112  # pixels of the longer side of a frame in a picture
 _PLOT = (440, 210)  # width and height of a plot, in pixels
 _MARGIN = 64  # left of a plot, for its scale
 _SHOWN_SEQUENCES = 24
+#: Of codes: colours by Okabe and Ito, which also colour-blind people tell apart, and markers.
+_COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#000000"]
+_MARKERS = "os^DvPX*"
 _SMALL = 10  # font size of what matters less; a point is a pixel here
 _STYLE: Any = {
     "font.size": 11,
@@ -174,19 +177,25 @@ def sequence_bars(indices: NDArray[Any], codebook_size: int) -> Plot:
     return plot
 
 
-def action_dots(actions: NDArray[Any], first_codes: NDArray[Any], codebook_size: int) -> Plot:
-    """The first two numbers of the real actions [N, A], coloured by the first code [N].
+def action_dots(
+    actions: NDArray[Any], first_codes: NDArray[Any], codebook_size: int, datasets: int = 1
+) -> Plot:
+    """The first two numbers of the real actions [N, A], marked by the first code [N].
 
     The axes end at the 1st and 99th percentile, so that a few wild actions do not hide the rest;
-    those are drawn at the edge.
+    those are drawn at the edge. Units are those of the data, so that those of several `datasets`
+    may differ.
     """
     points = np.asarray(actions, np.float64)[:, :2]
 
     def plot(axes: Axes) -> None:
-        axes.set_title(f"{len(points):,} actions by first code")
-        axes.set_xlabel("action[0]")
-        axes.set_ylabel("action[1]")
+        of = f" of {datasets} datasets" if datasets > 1 else ""
+        axes.set_title(f"{len(points):,} actions{of} by first code")
+        axes.set_xlabel("action[0], sum of the window")
+        axes.set_ylabel("action[1], sum of the window")
         axes.grid(True)
+        for line in (axes.axhline, axes.axvline):
+            line(0, color=theme.SOFT, linewidth=1, zorder=1)
         if not len(points):
             return
         low, high = np.percentile(points, 1, axis=0), np.percentile(points, 99, axis=0)
@@ -195,7 +204,9 @@ def action_dots(actions: NDArray[Any], first_codes: NDArray[Any], codebook_size:
         colours = _palette(codebook_size)
         for code in np.unique(first_codes)[:16]:
             x, y = inside[first_codes == code].T
-            axes.scatter(x, y, s=28, color=colours[int(code)], linewidths=0, alpha=0.85, label=code)
+            style: Any = {"marker": _MARKERS[int(code) % len(_MARKERS)], "label": code}
+            style |= {"color": colours[int(code)], "edgecolors": theme.INK, "linewidths": 0.4}
+            axes.scatter(x, y, s=46, **style)
         axes.set_xlim(centre[0] - 1.06 * half[0], centre[0] + 1.06 * half[0])
         axes.set_ylim(centre[1] - 1.06 * half[1], centre[1] + 1.06 * half[1])
         axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), title="code", borderaxespad=0.2)
@@ -249,8 +260,8 @@ def _bars(axes: Axes, counts: NDArray[Any], labels: Sequence[str], colours: Sequ
 
 def _palette(count: int) -> list[Any]:
     """Colours that are easily told apart, as far as there are such."""
-    if count <= len(theme.COLOURS):
-        return list(theme.COLOURS[:count])
+    if count <= len(_COLOURS):
+        return _COLOURS[:count]
     import matplotlib
 
     return [matplotlib.colormaps["turbo"](i / (count - 1)) for i in range(count)]

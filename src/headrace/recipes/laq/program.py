@@ -19,11 +19,13 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.outputs.lightning import (
     BatchMix,
     DatasetUsage,
+    GpuUsage,
     HeadraceDataModule,
     Memory,
     ProgressLine,
     Throughput,
 )
+from headrace.outputs.torch import peak_flops
 from headrace.recipes.laq.ema import Ema
 from headrace.recipes.laq.model import trainable_parameters
 from headrace.recipes.laq.options import LaqOptions
@@ -36,7 +38,7 @@ from headrace.recipes.training.checkpoints import (
     CheckpointFile,
     LastCheckpoint,
 )
-from headrace.recipes.training.devices import Devices, explain_failure, peak_flops
+from headrace.recipes.training.devices import Devices, explain_failure
 from headrace.recipes.training.loggers import (
     LossOfEveryStep,
     MetricsFile,
@@ -97,17 +99,17 @@ def _train(
     batch, size = options.data.loader.batch_size, options.model.image_size
     begins = 0 if source is None else source.step
 
-    # Data. Without a root it is generated.
-    synth = options.data.synth
-    if options.data.root is None and synth is not None and not synth.folder().is_dir():
-        tell(f"generating {len(synth.only)} datasets (once)")
-    generated = options.data.make()
-    mixture = options.data.open_mixture(generated)
+    # Data.
+    where, synth = "", options.data.generated
+    if synth is not None:
+        if not synth.folder().is_dir():
+            tell(f"generating {len(synth.only)} datasets (once)")
+        where = f" in {synth.make()}"
+    mixture = options.data.open_mixture()
     loading = options.data.loader
     data = HeadraceDataModule(mixture, loading.loader(), pin=loading.pin, decode=loading.decode)
 
     times = f" x {training.accumulate}" if training.accumulate > 1 else ""
-    where = f" in {generated}" if generated is not None else ""
     millions = trainable_parameters(task.model) / 1e6
     tell(f"run: {run.path}")
     tell(f"data: {len(mixture.active)} sources{where}; batch {batch}{times} of {size} x {size}")
@@ -137,12 +139,17 @@ def _train(
     started = _Started(run.path, data)
     losses = LossOfEveryStep(metrics, logging.every)
     profile = StepProfile(run.profiles, lambda: data.loader.waited_s)
+    flops = step_flops(task.model.config, batch).total
+    peak = training.peak_flops
+    if peak is None and devices.cuda:
+        peak = peak_flops(torch.cuda.get_device_name())
+    gpu = GpuUsage(logging.every, flops_per_step=flops, peak_flops=peak)
     doctor = DoctorWatch(
         run.path,
         data,
-        flops_per_step=step_flops(task.model.config, batch).total,
-        peak_flops=training.peak_flops
-        or (peak_flops(torch.cuda.get_device_name()) if devices.cuda else None),
+        gpu,
+        flops_per_step=flops,
+        peak_flops=peak,
         limits=training.limits,
         steps=training.steps - begins,
     )
@@ -170,6 +177,7 @@ def _train(
         DatasetUsage(logging.print_every),
         BatchMix(run.path, warmup=min(8, (training.steps - begins) * training.accumulate // 4)),
         Memory(logging.print_every, folder=run.path),
+        gpu,
         doctor,
         *_pictures(options, run, tell),
         *([Ema(training.ema)] if training.ema is not None else []),
@@ -188,10 +196,10 @@ def _train(
             max_steps=training.steps,
             max_epochs=-1,
             accumulate_grad_batches=training.accumulate,
-            val_check_interval=training.val_every * training.accumulate,
+            val_check_interval=min(training.val_every, training.steps) * training.accumulate,
             check_val_every_n_epoch=None,
             limit_val_batches=training.val_batches,
-            num_sanity_val_steps=0,
+            num_sanity_val_steps=training.sanity_val_batches,
             log_every_n_steps=logging.every,
             logger=[each for each in loggers if each is not None],
             callbacks=callbacks,
@@ -260,6 +268,7 @@ def _train(
             "best_checkpoint": best.best_model_path or None,
             "last_checkpoint": str(run.last) if run.last.is_file() else None,
             "profile": profile.shares,
+            "gpu": doctor.gpu,
             "verdict": None if doctor.verdict is None else doctor.verdict.to_dict(),
             "provenance": bad[-1] if bad else None,
         },

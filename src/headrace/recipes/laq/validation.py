@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from headrace.errors import UsageError
-from headrace.measure import theme
+from headrace.measure import theme, write_json
 from headrace.recipes.laq import pictures
 from headrace.recipes.laq.model import Laq, LaqOutput, Transfer, latent_transfer
 from headrace.recipes.laq.pictures import (
@@ -31,6 +31,7 @@ from headrace.recipes.laq.pictures import (
     sequence_bars,
     sequence_usage,
 )
+from headrace.recipes.laq.step import provenance
 from headrace.recipes.training.loggers import logged_step
 from headrace.recipes.training.run_folder import read_rows, write_rows
 
@@ -91,6 +92,7 @@ class Samples:
     recon: list[NDArray[np.uint8]] = field(default_factory=list)  #: [3, H, W]
     codes: list[NDArray[np.int64]] = field(default_factory=list)  #: [codes]
     actions: list[NDArray[np.float32]] = field(default_factory=list)  #: [A]
+    origins: list[dict[str, Any]] = field(default_factory=list)  #: of the frames: draw, episode
 
     def indices(self) -> NDArray[np.int64]:
         """The codes kept, [N, codes]."""
@@ -163,11 +165,12 @@ class SampleStore:
                 show.append((i, kept))
         if not show:
             return
-        rows = [i for i, _ in show]
+        rows, origins = [i for i, _ in show], provenance(batch)
         frames, recon = _as_bytes(batch["frames"][rows]), output.recon
         made = None if recon is None else _as_bytes(recon[rows])
         for k, (_, kept) in enumerate(show):
             kept.frames.append(frames[k])
+            kept.origins.append({**(origins[rows[k]] if origins else {}), **_words(batch, rows[k])})
             if made is not None:
                 kept.recon.append(made[k])
 
@@ -197,8 +200,11 @@ class ValidationPictures(Callback):
     Training hardly waits: one picture is drawn, written and sent after each of the batches that
     follow; the next validation, or the end of training, draws what is left.
 
-    Only the first rank draws; val/recon_mse and val/copy_mse are of all ranks. The sanity check
-    draws nothing, training is not changed, and a picture that cannot be written does not stop it.
+    The sanity check before the first step draws at once, the samples alone: their picture and, in a
+    JSON beside it, where each comes from, its codes, and the numbers of the check.
+
+    Only the first rank draws; val/recon_mse and val/copy_mse are of all ranks. Training is not
+    changed, and a picture that cannot be written does not stop it.
     """
 
     def __init__(
@@ -212,11 +218,12 @@ class ValidationPictures(Callback):
         keep: int = 64,
     ) -> None:
         theme.require("The pictures of a validation")
-        if min(pictures, points, bytes, tracked) < 1 or keep < 2:
+        if min(pictures, points - pictures + 1, bytes, tracked) < 1 or keep < 2:
             raise UsageError(
                 f"pictures {pictures}, points {points}, bytes {bytes}, tracked {tracked}, "
                 f"keep {keep}",
-                remedy="Use positive numbers, and keep 2 validations at least",
+                remedy="Use positive numbers, not fewer points than pictures, and keep 2 "
+                "validations at least",
             )
         self.folder = Path(folder)
         self.seconds = 0.0  #: that training waited for the pictures of the last validation
@@ -257,7 +264,7 @@ class ValidationPictures(Callback):
     ) -> None:
         """Keep what there is room for."""
         output = outputs.get("output") if isinstance(outputs, Mapping) else None
-        if trainer.sanity_checking or not isinstance(output, LaqOutput):
+        if not isinstance(output, LaqOutput):
             return
         if (errors := self._errors.add(batch, output)) is not None:
             error, copy = errors
@@ -268,11 +275,14 @@ class ValidationPictures(Callback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the numbers and queue the pictures."""
-        if trainer.sanity_checking or trainer.global_rank != 0 or not len(self._store):
+        if trainer.global_rank != 0 or not len(self._store):
             return
         started = perf_counter()
         model = pl_module.model
         assert isinstance(model, Laq)
+        if trainer.sanity_checking:
+            self._numbers = self._count(model.config.codebook_size, None)
+            return
         tracked = self._store.first(self._tracked)
         transfer = None
         if len(tracked) > 1 and {"pixel", "aux"} & set(model.decoders):
@@ -285,7 +295,7 @@ class ValidationPictures(Callback):
         self._store.clear()
         self.seconds = perf_counter() - started
 
-    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the numbers of this step, by now with the loss, to metrics.csv."""
         if trainer.state.fn != "fit":
             self._draw_rest()  # no batches follow
@@ -293,6 +303,12 @@ class ValidationPictures(Callback):
             return
         known = trainer.callback_metrics
         values = {n: float(v) for n, v in known.items() if n.startswith("val/")} | self._numbers
+        if trainer.sanity_checking:
+            self._numbers, model = {}, pl_module.model
+            assert isinstance(model, Laq)
+            with _warned():
+                self._write_samples(trainer.global_step, model.config.codebook_size, values)
+            return
         if self._train_loss is not None:
             values["train/loss"] = float(self._train_loss) / self._train_steps
         self._train_loss, self._train_steps, self._numbers = None, 0, {}
@@ -402,6 +418,25 @@ class ValidationPictures(Callback):
             plots = [code_bars(samples.indices(), codebook_size), *_dots([samples], codebook_size)]
             queue(f"datasets/{name}", name, own, plots)
 
+    def _write_samples(self, step: int, codebook_size: int, values: Mapping[str, float]) -> None:
+        """The picture of the check before the first step, and what is on it."""
+        tracked = self._store.first(self._tracked)
+        frames, recon = self._store.frames_of(tracked), self._store.recon_of(tracked)
+        columns = {"t": frames[:, :, 0], "t+k": frames[:, :, -1]}
+        columns |= {} if recon is None else {"prediction": recon}
+        kept = dict(self._store.items())
+        every = np.concatenate([samples.indices() for samples in kept.values()])
+        plots = [code_bars(every, codebook_size), *_dots([*kept.values()], codebook_size)]
+        title, names = f"validation samples, step {step:,}", [name for name, _ in tracked]
+        file = self.folder / f"val_samples_step{step:06d}.png"
+        pictures.save_png(picture(title, columns, plots, labels=names), file)
+        rows = [
+            {"dataset": name, **kept[name].origins[i], "codes": kept[name].codes[i].tolist()}
+            for name, i in tracked
+        ]
+        write_json(file.with_suffix(".json"), {"step": step, "metrics": values, "samples": rows})
+        self._store.clear()
+
     def _draw_rest(self) -> None:
         while self._later:
             self._later.popleft()()
@@ -417,6 +452,10 @@ class ValidationPictures(Callback):
             shutil.rmtree(path)
 
 
+def _words(batch: Mapping[str, Any], row: int) -> dict[str, str]:
+    return {"language": batch["language"][row]} if "language" in batch else {}
+
+
 def _columns(frames: NDArray[np.uint8], recon: NDArray[np.uint8]) -> dict[str, NDArray[np.uint8]]:
     return {"t": frames[:, :, 0], "t+k": frames[:, :, -1], "prediction": recon}
 
@@ -429,7 +468,7 @@ def _dots(kept: list[Samples], codebook_size: int) -> list[pictures.Plot]:
     each = max(1, _DOTS // len(having))
     actions = np.concatenate([np.stack(samples.actions[:each])[:, :2] for samples in having])
     codes = [s.indices()[: min(each, len(s.actions)), 0] for s in having]
-    return [action_dots(actions, np.concatenate(codes), codebook_size)]
+    return [action_dots(actions, np.concatenate(codes), codebook_size, len(having))]
 
 
 def _log_image(trainer: Trainer, name: str, image: pictures.Image, step: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from headrace import Doctor
 from headrace.files import atomic_write
 from headrace.measure import Verdict, verdict_text, write_json
-from headrace.outputs.lightning import HeadraceDataModule
+from headrace.outputs.lightning import GpuUsage, HeadraceDataModule
 
 
 class SeededSteps(Callback):
@@ -46,13 +47,14 @@ class DoctorWatch(Callback):
         self,
         folder: Path,
         data: HeadraceDataModule,
+        gpu: GpuUsage | None = None,
         *,
         flops_per_step: float | None = None,
         peak_flops: float | None = None,
         limits: bool = True,
         steps: int = 1000,
     ) -> None:
-        self._folder, self._data = folder, data
+        self._folder, self._data, self._gpu = folder, data, gpu
         self._flops = (flops_per_step, peak_flops)
         self._limits = limits
         # A short run has no time to warm up, and gets a verdict all the same.
@@ -61,6 +63,7 @@ class DoctorWatch(Callback):
         self._pause: AbstractContextManager[None] | None = None
         self.verdict: Verdict | None = None
         self.text = ""
+        self.gpu: dict[str, Any] | None = None  #: its use, for result.json
 
     def on_train_start(self, trainer: Trainer, *_: Any) -> None:
         """Watch from the first batch on."""
@@ -115,7 +118,11 @@ class DoctorWatch(Callback):
         doctor.__exit__(None if error is None else type(error), error, None)
         self.verdict = doctor.verdict()
         evidence = doctor.evidence()
+        if self._gpu is not None and (found := self._gpu.figures()) is not None:
+            # The doctor's MFU is without checkpoints, too.
+            self.gpu = found | ({"mfu": evidence.mfu} if evidence.mfu is not None else {})
+            evidence = replace(evidence, gpu=self.gpu)
         self.text = verdict_text(self.verdict, evidence)
-        found = {"evidence": evidence.to_dict(), "verdict": self.verdict.to_dict()}
-        write_json(self._folder / "doctor.json", found)
+        about = {"evidence": evidence.to_dict(), "verdict": self.verdict.to_dict()}
+        write_json(self._folder / "doctor.json", about)
         atomic_write(self._folder / "doctor.txt", self.text + "\n")

@@ -181,9 +181,10 @@ def _recipe_of(file: Path, packaged: Mapping[str, Experiment]) -> Recipe:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the deprecation warnings that some pairs of Hydra and OmegaConf give each other."""
+    """Without the deprecation warnings that some pairs of Hydra and OmegaConf give each other.
+
+    Those have several categories; warnings of other modules pass.
+    """
     with warnings.catch_warnings():
-        for category in (DeprecationWarning, FutureWarning):
-            warnings.simplefilter("ignore", category)
-        warnings.filterwarnings("ignore", ".*deprecat", UserWarning)
+        warnings.filterwarnings("ignore", r"(?s).*deprecated", module=r"(hydra|omegaconf)(\.|$)")
         yield

@@ -1,4 +1,4 @@
-"""The machine a run trains on: what `auto` means on it, its peak, and how it fails."""
+"""The machine a run trains on: what `auto` means on it, and how it fails."""
 
 from __future__ import annotations
 
@@ -11,19 +11,6 @@ import torch
 
 from headrace.engine import allowed_cpus
 from headrace.errors import HeadraceError, UsageError
-
-#: Dense bfloat16 operations a second, by the makers.
-_PEAKS = {
-    "B200": 2250e12,
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "GH200": 989e12,
-    "A100": 312e12,
-    "L40S": 362e12,
-    "RTX 4090": 165e12,
-    "RTX 3090": 71e12,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +54,6 @@ class Devices:
     def accelerator(self) -> str:
         """As Lightning calls it."""
         return "cuda" if self.cuda else "cpu"
-
-
-def peak_flops(device: str) -> float | None:
-    """The peak of a device by its name; None if it is not known here.
-
-    >>> peak_flops("NVIDIA H200"), peak_flops("Radeon")
-    (989000000000000.0, None)
-    """
-    return next((peak for name, peak in _PEAKS.items() if name in device), None)
 
 
 def explain_failure(

@@ -48,10 +48,16 @@ class SyntheticData:
     seed: int = 0
     preset: str = "oxe29"
     max_steps: int | None = None  #: of an episode
+    defaults: Mapping[str, Any] = field(default_factory=dict)  #: of the mixture of them
+
+    def mixture(self) -> dict[str, Any]:
+        """All of them, as `data.mixture` would give them."""
+        return {"defaults": plain(self.defaults), "sources": [{"name": n} for n in self.only]}
 
     def folder(self) -> Path:
         """Where they are, or would be."""
-        words = json.dumps([asdict(self), headrace.__version__]).encode()
+        made_of = {key: value for key, value in asdict(self).items() if key != "defaults"}
+        words = json.dumps([made_of, headrace.__version__]).encode()
         return cache_folder() / "synth" / hashlib.sha256(words).hexdigest()[:16]
 
     def make(self) -> Path:
@@ -94,20 +100,32 @@ def generated_once(folder: Path, write: Callable[[Path], None]) -> Path:
 class DataOptions:
     """Which samples, and how they are loaded."""
 
-    mixture: str | Mapping[str, Any] = "oxe29"  #: packaged, a YAML file, or {sources: [...]}
+    #: packaged, a YAML file, or {sources: [...]}; None: the datasets of `synth`
+    mixture: str | Mapping[str, Any] | None = "oxe29"
     root: str | None = None  #: folder above the datasets that are known by name
     defaults: Mapping[str, Any] = field(default_factory=dict)  #: over the mixture's own
     sources: Mapping[str, Any] = field(default_factory=dict)  #: likewise, by name
-    synth: SyntheticData | None = None  #: datasets to generate where there is no root
+    only: tuple[str, ...] = ()  #: the sources to train on, by name; none: all
+    synth: SyntheticData | None = None  #: used where there is neither mixture nor root
     loader: LoadingOptions = field(default_factory=LoadingOptions)
 
-    def make(self) -> Path | None:
-        """Generate synthetic datasets, if they are to be trained on; the folder they are in."""
-        return self.synth.make() if self.root is None and self.synth is not None else None
+    @property
+    def generated(self) -> SyntheticData | None:
+        """The datasets to generate; None: the data are there."""
+        return self.synth if self.mixture is None and self.root is None else None
 
-    def open_mixture(self, generated: Path | None = None) -> Mixture:
-        """The mixture with the changes of the config; `generated` is what `make` returned."""
-        folder = self.root or (None if generated is None else str(generated))
+    def open_mixture(self) -> Mixture:
+        """The mixture with the changes of the config."""
+        mixture, folder = self.mixture, self.root
+        if mixture is None:
+            if self.synth is None:
+                raise UsageError(
+                    "data.mixture is null, and data.synth names no datasets to generate",
+                    remedy="Give data.mixture=FILE",
+                )
+            mixture = self.synth.mixture()
+        if self.generated is not None:
+            folder = str(self.generated.folder())
         overrides = [] if folder is None else [f"root={json.dumps(folder)}"]
         overrides += [f"defaults.{key}={json.dumps(value)}" for key, value in self.defaults.items()]
         for name, changes in self.sources.items():
@@ -117,11 +135,12 @@ class DataOptions:
                     remedy=f"Write data.sources.{name}.weight=0.1",
                 )
             overrides += [f"sources.{name}.{k}={json.dumps(v)}" for k, v in changes.items()]
+        overrides += [f"only={json.dumps(self.only)}"] if self.only else []
         try:
-            if isinstance(self.mixture, str):
-                return Mixture.load(self.mixture, overrides)
+            if isinstance(mixture, str):
+                return Mixture.load(mixture, overrides)
             # A copy, because overrides change it.
-            return Mixture.from_dict(overridden(plain(self.mixture), overrides), Path.cwd())
+            return Mixture.from_dict(overridden(plain(mixture), overrides), Path.cwd())
         except UsageError as error:
             if "there is no root" in error.problem:
                 remedy = "Give data.root=FOLDER, the folder above the datasets"
@@ -130,8 +149,7 @@ class DataOptions:
 
     def check(self, *, validated: bool) -> None:
         """Read the mixture, before anything is generated; `validated`: it needs a val_split."""
-        made = self.root is None and self.synth is not None
-        mixture = self.open_mixture(Path("generated") if made else None)
+        mixture = self.open_mixture()
         if validated and not any(source.val_split for source in mixture.active):
             raise UsageError(
                 "no source of data.mixture has a val_split, so there is nothing to validate on",
@@ -163,8 +181,9 @@ class TrainingOptions:
     strategy: str = "auto"  #: ddp where there are several devices; or a name of Lightning
     compile: bool = False  #: the blocks of the model, by torch.compile
     ema: float | None = None  #: decay of an average of the weights, as 0.999
-    val_every: int = 1000  #: steps between two validations
+    val_every: int = 1000  #: steps between two validations; a shorter run has one at its end
     val_batches: int = 20  #: of a validation; 0: none
+    sanity_val_batches: int = 0  #: validated before the first step, to see that it works
     pictures: bool = True  #: of a validation, in visualizations/
     checkpoint_every: int = 1000  #: steps between two writings of checkpoints/last.ckpt
     checkpoint_minutes: float = 30  #: the same in time, whichever comes first
@@ -179,8 +198,14 @@ class TrainingOptions:
         for name in ("steps", "accumulate", "val_every", "checkpoint_every", "nodes"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)}", remedy="Give 1 or more")
-        if self.warmup < 0:
-            raise UsageError(f"warmup is {self.warmup}", remedy="Give 0 or more")
+        for name in ("warmup", "sanity_val_batches"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)}", remedy="Give 0 or more")
+        if self.sanity_val_batches and not self.val_batches:
+            raise UsageError(
+                f"sanity_val_batches is {self.sanity_val_batches} and val_batches is 0",
+                remedy="Give val_batches, or no sanity_val_batches",
+            )
         if not 0 <= self.min_lr <= self.lr:
             problem = f"min_lr {self.min_lr} and lr {self.lr}"
             raise UsageError(problem, remedy="Keep 0 <= min_lr <= lr")

@@ -107,6 +107,17 @@ class Row:
         """The names of the run folders, round by round."""
         return tuple(Path(attempt.folder).name for attempt in self.attempts if attempt.folder)
 
+    @property
+    def dates(self) -> str:
+        """When its runs ended, the first and the last."""
+        found = sorted(attempt.date for attempt in self.attempts if attempt.date)
+        return " to ".join(dict.fromkeys((found[0], found[-1]))) if found else ""
+
+    @property
+    def job_ids(self) -> tuple[str, ...]:
+        """The jobs of Slurm that its runs were part of."""
+        return tuple(dict.fromkeys(a.job_id for a in self.attempts if a.job_id))
+
     def to_dict(self) -> dict[str, Any]:
         """As `results.json` has it."""
         return {
@@ -226,6 +237,7 @@ HEADS = (
     ">samples/s",
     ">rounds",
     ">ratio",
+    ">batches",
     ">p50",
     ">p90",
     ">p99",
@@ -250,6 +262,7 @@ def cells(row: Row, base: Row | None) -> tuple[str, ...]:
         amount(row.rate),
         f"{amount(low)} to {amount(high)}" if complete > 1 else str(complete or "-"),
         f"{compared.words}{same}",
+        amount(figures["batches"]),
         *(seconds(figures[name]) for name in ("p50_s", "p90_s", "p99_s")),
         share(figures["loader_share"], 1),
         megabytes(figures["peak_anon_mb"]),
@@ -280,6 +293,8 @@ def csv_text(rows: Sequence[Row]) -> str:
                 "ratio_min": compared and compared.low,
                 "ratio_max": compared and compared.high,
                 "verdict": compared and compared.verdict,
+                "dates": row.dates,
+                "job_ids": " ".join(row.job_ids),
                 "run_folders": " ".join(row.folders),
                 "notes": "; ".join(row.notes),
             }
@@ -297,7 +312,9 @@ def setup_lines(study: Study, machine: Mapping[str, Any], measured: str | None =
     if measured is None:
         measured = f"training runs of {study.train}"
         if study.train is None:
-            long = f"{settings.seconds:g} s" if settings.seconds else f"{settings.steps} batches"
+            limits = [f"{settings.steps:,} batches"] if settings.steps else []
+            limits += [f"{settings.seconds:g} s"] if settings.seconds else []
+            long = ", at most ".join(limits)
             step = f" with a simulated step of {settings.compute_ms:g} ms"
             measured = (
                 f"{long} a run{step if settings.compute_ms else ''}, after {settings.warmup} "
@@ -340,9 +357,11 @@ def markdown(
     body += ["", *(f"![{name.replace('_', ' ')}](plots/{name}.svg)" for name in plots)]
     body += ["", "## Runs", ""]
     links = ["<br>".join(f"[{name}](runs/{name})" for name in row.folders) for row in rows]
-    body += ["| label | run folders |", "|---|---|"]
+    body += ["| label | date | job | run folders |", "|---|---|---|---|"]
     body += [
-        f"| {_cell(row.label)} | {all_ or '-'} |" for row, all_ in zip(rows, links, strict=True)
+        f"| {_cell(row.label)} | {row.dates or '-'} | {', '.join(row.job_ids) or '-'} "
+        f"| {all_ or '-'} |"
+        for row, all_ in zip(rows, links, strict=True)
     ]
     return "\n".join(body) + "\n"
 

@@ -83,8 +83,11 @@ class Attempt:
     status: Status
     cause: str | None = None  #: why it is not complete
     folder: str | None = None  #: the run's own
+    date: str | None = None  #: when it ended
+    job_id: str | None = None  #: of Slurm, where the run was part of a job
     samples_per_s: float | None = None
     steps_per_s: float | None = None
+    batches: float | None = None  #: measured, without the warm-up
     p50_s: float | None = None
     p90_s: float | None = None
     p99_s: float | None = None
@@ -110,7 +113,11 @@ class Attempt:
 
 
 #: What is measured of a run, in the order of the tables.
-FIGURES = tuple(f.name for f in fields(Attempt) if f.name not in ("status", "cause", "folder"))[:-1]
+FIGURES = tuple(
+    f.name
+    for f in fields(Attempt)
+    if f.name not in ("status", "cause", "folder", "date", "job_id", "notes")
+)
 
 
 @dataclass(frozen=True)
@@ -182,7 +189,16 @@ def try_once(
         grace_s=guard.grace_s,
     )
     # Without a step, a loader that is asked for the next batch at once always waits.
-    return _attempt(run, result, step=trial.settings.compute_ms > 0)
+    found = _attempt(run, result, step=trial.settings.compute_ms > 0)
+    return replace(found, notes=(*found.notes, *_cut_short(found, trial.settings)))
+
+
+def _cut_short(found: Attempt, settings: BenchSettings) -> tuple[str, ...]:
+    """A note if the time limit came before the batches."""
+    wanted, batches = settings.steps, found.batches
+    if not found.complete or wanted is None or batches is None or batches >= wanted:
+        return ()
+    return (f"{batches:.0f} of {wanted} batches: the time limit is {settings.seconds:g} s",)
 
 
 def _run_command(
@@ -236,7 +252,8 @@ def _attempt(folder: Path, found: Mapping[str, Any], *, step: bool) -> Attempt:
         figures |= {"peak_anon_mb": None, "peak_rss_mb": None}
     cut = found["status"] != "complete" and figures["samples_per_s"] is not None
     notes = ("figures up to where it was stopped",) if cut else ()
-    return Attempt(found["status"], found["cause"], str(folder), notes=notes, **figures)
+    status, cause = found["status"], found["cause"]
+    return Attempt(status, cause, str(folder), date=None, job_id=None, notes=notes, **figures)
 
 
 def _gib(size: int) -> str:

@@ -7,13 +7,15 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace.config import Mixture
-from headrace.errors import DataError, SplitError
+from headrace.errors import DataError
 from headrace.loader import Batch
+from headrace.loader.mixture import to_validate
 from headrace.measure.baselines.baseline import job_workers
 from headrace.measure.baselines.tfdata.options import Options
 from headrace.measure.baselines.tfdata.sources import Shape, describe, shares
@@ -59,6 +61,18 @@ class TfdataBatches:
             yield from islice(second, batches)
         finally:
             second.close()
+
+    def begin_trace(self, folder: Path) -> None:
+        """By TensorFlow's own profiler; TensorBoard opens what it writes."""
+        import tensorflow as tf
+
+        tf.profiler.experimental.start(str(folder))
+
+    def end_trace(self) -> tuple[()]:
+        import tensorflow as tf
+
+        tf.profiler.experimental.stop()
+        return ()
 
     def figures(self) -> Mapping[str, Any]:
         """Threads of tf.data are those of its pool; a source's own are not counted."""
@@ -135,16 +149,9 @@ class TfdataBatches:
 
 def _validation_mixture(mixture: Mixture) -> Mixture:
     """The same sources with their validation splits to draw from, all pairs of them."""
-    for source in mixture.active:
-        if source.val_split is None:
-            raise SplitError(
-                "this source has no validation split",
-                dataset=source.name,
-                remedy="Give `val_split` in the mixture, for it or in `defaults`",
-            )
     sources = tuple(
         replace(source, split=source.val_split or "", samples_per_episode=0)
-        for source in mixture.active
+        for source in to_validate(mixture.active)
     )
     return replace(mixture, sources=sources)
 

@@ -7,11 +7,12 @@ deliver the same samples of the same mixture; the catalogs are used for nothing 
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.catalog.source import find_roles
+from headrace.catalog.source import find_roles, missing_line
 from headrace.config import Mixture, Source
 from headrace.config.registry import known_dataset
 from headrace.decoding.frame import check_camera
@@ -19,14 +20,18 @@ from headrace.errors import HeadraceError, SelectionError, UsageError
 from headrace.formats.features import Field, parse_features
 from headrace.loader.mixture import (
     OpenedSource,
+    missing_roles,
     number_width,
     open_sources,
     window_steps,
 )
 from headrace.loader.options import WindowSpec
+from headrace.measure.baselines.baseline import warn_remote
 from headrace.measure.baselines.tfdata.options import Options
 from headrace.reading.local import shared_files
 from headrace.sampling.sampler import resolve_weights
+
+_log = logging.getLogger("headrace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +84,26 @@ class Shape:
         )
 
 
-def describe(mixture: Mixture, options: Options) -> list[SourceSpec]:
-    """All sources whose weight is not 0 or less, in the mixture's order."""
-    remote = {
+def remote_sources(mixture: Mixture, options: Options) -> dict[str, str]:
+    """Sources that are read over the network, with their addresses: `source: auto` takes those
+    whose local copy is missing from the public bucket."""
+    return {
         source.name: address
         for source in mixture.active
         if (address := _remote_address(mixture, source, options))
     }
+
+
+def describe(mixture: Mixture, options: Options) -> list[SourceSpec]:
+    """All sources whose weight is not 0 or less, in the mixture's order."""
+    remote = remote_sources(mixture, options)
+    warn_remote("tfdata", remote)
     local = tuple(source for source in mixture.active if source.name not in remote)
     opened = (
         open_sources(Mixture(local, mixture.root), WindowSpec(), shared_files()) if local else []
     )
+    for notice in missing_roles(opened):
+        _log.warning("%s", notice)
     found = {each.name: _of_catalog(each, options) for each in opened}
     for source in mixture.active:
         if source.name in remote:
@@ -133,7 +147,6 @@ def _per_episode(source: Source | OpenedSource, options: Options) -> int:
 
 def _of_catalog(source: OpenedSource, options: Options) -> SourceSpec:
     catalog = source.catalog
-    known = catalog.roles.known
     try:
         episodes = source.episodes(source.split)
     except HeadraceError as error:
@@ -151,7 +164,7 @@ def _of_catalog(source: OpenedSource, options: Options) -> SourceSpec:
         action=NumberField(source.action.field, source.action.dim) if source.action else None,
         state=NumberField(source.state.field, source.state.dim) if source.state else None,
         language=source.language.field if source.language else None,
-        robot=known.robot if known and source.robot else None,
+        robot=source.robot.field.key if source.robot else None,
         weight=source.weight,
         samples=samples,
         samples_per_episode=per_episode,
@@ -180,26 +193,32 @@ def _of_address(source: Source, address: str, options: Options) -> SourceSpec:
         action=source.action,
         state=source.state,
         language=source.language,
+        robot=source.robot,
     )
-    known = known_dataset(source.name)
-    if roles.camera is None:
-        raise SelectionError("the dataset has no camera", dataset=source.name)
+    try:
+        camera = roles.main_camera()
+    except HeadraceError as error:
+        raise error.within(dataset=source.name) from None
+    if missing := missing_line(roles.missing):
+        _log.warning("%s: %s", source.name, missing)
     k = window_steps(source, roles)
-    action = number_width(roles.action, known.action_dim)
-    state = number_width(roles.state, known.state_dim)
     return SourceSpec(
         name=source.name,
         folder=address,
         split=source.split,
         offsets=WindowSpec().offsets(k),
         k=k,
-        camera=roles.camera,
-        action=NumberField(roles.action, action) if roles.action and action else None,
-        state=NumberField(roles.state, state) if roles.state and state else None,
+        camera=camera,
+        action=_numbers(roles.action, source.action_dim),
+        state=_numbers(roles.state, source.state_dim),
         language=roles.language,
-        robot=known.robot,
+        robot=roles.robot.key if roles.robot else None,
         weight=source.weight,
-        samples=known.pairs,
+        samples=known_dataset(source.name).pairs,
         samples_per_episode=_per_episode(source, options),
         shards=(),
     )
+
+
+def _numbers(field: Field | None, dim: int | None) -> NumberField | None:
+    return None if field is None else NumberField(field, number_width(field, dim))
