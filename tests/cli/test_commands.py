@@ -12,9 +12,13 @@ import cv2
 import pytest
 
 import headrace
+import headrace as hr
 from headrace.cli.main import build_parser, main, parsed
+from headrace.loader.work import DamagedFrame
 from headrace.measure.job import jobs_of
+from headrace.measure.runs import RunWriter
 from tests.catalog.test_bad_input import shards
+from tests.loader.conftest import spoil_frame
 from tests.measure.made_runs import write_made_run
 from tests.row_files import write_set
 
@@ -204,6 +208,39 @@ def test_verify_reports_damage_with_its_place_and_the_exit_code(run, two):
     assert code == 1
     assert "1 episode quarantined" in out
     assert json.loads(run("inspect", two / "bridge", "--json")[1])["quarantined"] == 1
+
+
+def test_verify_reads_again_and_quarantines_what_a_run_has_passed_over(run, two, tmp_path):
+    bridge = two / "bridge" / "0.1.0"
+    number, t, _ = spoil_frame(two)
+    catalog = hr.Catalog.open(bridge)
+    listed = [catalog.info(number), catalog.info(int(catalog.episodes("train")[0]))]  # one intact
+    info = listed[0]
+    with RunWriter(tmp_path / "run", batches=True) as records:
+        records.damaged(
+            [
+                DamagedFrame("bridge", str(bridge / e.file), 0, e.id, t, "image", "no JPEG", 7)
+                for e in listed
+            ]
+        )
+    code, out, _ = run("verify", "--from", tmp_path / "run", "--json")
+    (found,) = json.loads(out)["datasets"]
+    assert (code, found["records"], found["damaged_episodes"]) == (1, 2, 1)
+    assert {(one["file"], one["episode"]) for one in found["findings"]} == {
+        (info.file, info.record)
+    }
+    for given in (tmp_path / "run", tmp_path / "run" / "damaged.jsonl"):
+        code, out, _ = run("verify", "--from", given, "--quarantine")
+        assert (code, "1 episode quarantined" in out) == (1, True)
+    assert hr.Catalog.open(bridge).quarantined == {number}
+
+
+def test_verify_is_told_what_to_read(run, two, tmp_path):
+    RunWriter(tmp_path, batches=True).close()
+    code, out, _ = run("verify", "--from", tmp_path)
+    assert (code, "no damaged frames" in out) == (0, True)
+    for wrong in ((), (two, "--from", tmp_path), ("--from", tmp_path / "none")):
+        assert run("verify", *wrong)[0] == 2
 
 
 def test_synth_refuses_what_it_does_not_know(run, tmp_path):

@@ -1,6 +1,7 @@
 """The one list of loader options: checks, forms, and what must follow it."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import get_type_hints
 
 import pytest
@@ -80,6 +81,7 @@ def test_the_rank_comes_from_the_environment_unless_it_is_given(monkeypatch, key
 
 @pytest.mark.parametrize("kind", [hr.LoaderOptions, hr.RowOptions])
 def test_every_option_has_a_type_a_default_and_a_meaning_in_help_and_in_the_table(kind):
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "loader.md").read_text()
     listed = module.options_of(kind)
     assert [name for name, *_ in listed] == [field.name for field in fields(kind)]
     table = module.options_table(kind)
@@ -87,4 +89,6 @@ def test_every_option_has_a_type_a_default_and_a_meaning_in_help_and_in_the_tabl
         for name, type_name, default, meaning in listed:
             assert f"{name}: {type_name} = {default}\n" in owner.__doc__
             assert meaning[:40] in owner.__doc__
-            assert f"| `{name}` | {type_name} | `{default}` | {meaning} |" in table
+            row = f"| `{name}` | {type_name} | `{default}` | {meaning} |"
+            assert row in table
+            assert row in page, f"docs/reference/loader.md lacks this row:\n{row}"

@@ -1,6 +1,8 @@
 """The benchmark: every figure is there, and every way a run can end is a row."""
 
 import dataclasses
+import gzip
+import itertools
 import json
 import os
 import signal
@@ -30,6 +32,7 @@ FIGURES = [
     "p99_s",
     "max_s",
     "first_batch_s",
+    "close_s",
     "setup_s",
     "stall_s_per_step",
     "peak_rss_mb",
@@ -102,6 +105,34 @@ def test_a_run_has_every_figure_and_every_file(job, tmp_path):
     for name in ("config.yaml", "machine.json", "memory.jsonl", "log.txt", "report.html"):
         assert (folder / name).stat().st_size > 0 or name == "log.txt", name
     assert {"read", "decode", "fields"} <= set(result["stages"])
+
+
+def test_a_profile_is_a_trace_of_the_loop_and_of_every_worker(job, tmp_path):
+    folder, result = bench(
+        job, settings=SHORT, runs=tmp_path, limit=False, draw=False, profile=True
+    )
+    path = folder / result["trace"]
+    # Where TensorBoard looks for profiles; the name is for its plugin for torch.
+    assert path.parent.relative_to(folder).parts == ("plugins", "profile", folder.name)
+    assert path.name.endswith(".pt.trace.json.gz")
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert {"loop", "worker 0"} <= set(names.values())
+    spans = [e for e in events if e["ph"] == "X"]
+    assert all(e["ph"] in "MX" and {"pid", "tid", "name"} <= set(e) for e in events)
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
+    assert {e["name"] for e in spans if e["tid"]} >= {"wait", "read", "decode", "fields"}
+    loop = [e for e in spans if names[e["tid"]] == "loop"]
+    assert [e["name"] for e in loop] == ["wait for a batch", "step"] * 12
+    for number in names:
+        row = sorted((e["ts"], e["dur"]) for e in spans if e["tid"] == number)
+        assert all(a + long <= b + 0.2 for (a, long), (b, _) in itertools.pairwise(row))
+
+
+def test_a_run_without_a_profile_has_no_trace(job, tmp_path):
+    folder, result = bench(job, settings=SHORT, runs=tmp_path, limit=False, draw=False)
+    assert result["trace"] is None
+    assert not (folder / "plugins").exists()
 
 
 def test_served_shares_are_counted_beside_those_asked(job, tmp_path):

@@ -10,6 +10,7 @@ from headrace import measure
 from headrace.errors import UsageError
 from headrace.measure.clock import Step
 from headrace.measure.columns import Batches, percentiles
+from headrace.measure.machine import machine_facts
 from headrace.measure.results import read_run, summarise
 from headrace.measure.runs import (
     BATCHES,
@@ -18,6 +19,7 @@ from headrace.measure.runs import (
     Outcome,
     RunReader,
     RunWriter,
+    job_facts,
     new_run,
     outcome_of,
     source_counts,
@@ -57,7 +59,7 @@ def figures(folder, outcome=None):
 
 
 @pytest.mark.parametrize("place", [0, 7, 20, 39])
-def test_a_damaged_line_gives_the_same_figures_everywhere_and_is_counted(tmp_path, place):
+def test_a_damaged_line_gives_the_same_figures_everywhere_and_is_said_once(tmp_path, place, caplog):
     write_run(tmp_path)
     damage(tmp_path / BATCHES, place)
     measured = {"elapsed_s": 99.0, "samples": 280}  # of all records, also of the lost one
@@ -66,6 +68,8 @@ def test_a_damaged_line_gives_the_same_figures_everywhere_and_is_counted(tmp_pat
     assert len(derived.batches) == 39
     assert result["batches"] == 39 - (5 if place >= 5 else 4)
     assert result["damaged_records"] == 1
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert BATCHES in said
     assert result["samples_per_s"] == pytest.approx(8 / derived.numbers["mean_s"])
     for key, value in derived.numbers.items():
         assert result[key] == pytest.approx(value), key
@@ -162,6 +166,19 @@ def test_finish_writes_how_a_run_ended(tmp_path):
     run = read_run(tmp_path / "run")
     assert (run.label, run.status, run.cause) == ("run", "failed", "ValueError: no")
     assert run.numbers["samples_per_s"] == 3
+
+
+def test_a_run_knows_its_date_host_and_job(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert "slurm" not in job_facts()
+    values = {"SLURM_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "3", "SLURMD_NODENAME": "n07"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    RunWriter(tmp_path).finish("complete")
+    for facts in (machine_facts(), read_run(tmp_path).machine):
+        assert facts["slurm"] == {"job_id": "4711", "array_task_id": "3", "node": "n07"}
+        assert datetime.fromisoformat(facts["date"]).tzinfo is not None
+        assert facts["host"]
 
 
 @pytest.mark.parametrize(

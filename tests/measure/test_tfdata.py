@@ -16,7 +16,8 @@ from headrace.errors import DataError, SelectionError, SplitError, UsageError
 from headrace.measure.baselines import find_baseline
 from headrace.measure.baselines.baseline import check_installed
 from headrace.measure.baselines.tfdata.options import Options
-from headrace.measure.job import Job
+from headrace.measure.bench import bench
+from headrace.measure.job import BenchSettings, Job
 from headrace.testing import synthesize
 
 tfds = pytest.mark.tfds
@@ -314,12 +315,15 @@ def test_the_metadata_mode_can_be_given_as_the_original_named_it(root):
 
 
 @tfds
-def test_a_dataset_without_a_local_copy_is_read_from_where_it_is_published(root, tmp_path):
+def test_a_dataset_without_a_local_copy_is_read_from_where_it_is_published(root, tmp_path, caplog):
     away = hr.Mixture.from_dict(
         {**mixture(root, ["bridge", "robonet"]).to_dict(), "root": str(tmp_path)}
     )
     ours = native_samples(mixture(root, ["bridge", "robonet"]))
-    theirs = samples(one_pass(job(away, remote_root=str(root))))
+    with caplog.at_level("WARNING", "headrace"):
+        theirs = samples(one_pass(job(away, remote_root=str(root))))
+    (said,) = [record.getMessage() for record in caplog.records if record.name == "headrace"]
+    assert all(word in said for word in ("bridge", "robonet", str(root)))
     assert theirs.keys() == ours.keys()
     key = next(iter(ours))
     assert theirs[key]["language"] == ours[key]["language"]
@@ -327,6 +331,26 @@ def test_a_dataset_without_a_local_copy_is_read_from_where_it_is_published(root,
         one_pass(job(away, source="local"))
     with pytest.raises(SelectionError, match="nowhere"):
         one_pass(job(away, remote_root=str(tmp_path / "nowhere")))
+
+
+@tfds
+def test_a_run_records_which_sources_were_remote_and_its_closing_time(root, tmp_path, caplog):
+    known = hr.known_dataset("bridge")
+    shutil.copytree(root / known.folder, tmp_path / known.folder)
+    partly = hr.Mixture.from_dict(
+        {**mixture(root, ["bridge", "robonet"]).to_dict(), "root": str(tmp_path)}
+    )
+    settings = BenchSettings(seconds=None, steps=2, warmup=1, warmup_seconds=0.0)
+    wanted = job(partly, remote_root=str(root))
+    folder, result = bench(
+        wanted, "tfdata", settings, runs=tmp_path / "runs", limit=False, draw=False, profile=True
+    )
+    assert result["status"] == "complete", result["cause"]
+    assert list(result["remote_sources"]) == ["robonet"]
+    assert "robonet" in caplog.text
+    assert result["close_s"] >= 0
+    assert list(folder.glob("plugins/profile/*/*.xplane.pb"))  # TensorFlow's own
+    assert find_baseline("tfdata").remote(job(mixture(root, ["bridge"]))) == {}
 
 
 @tfds

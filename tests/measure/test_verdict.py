@@ -395,7 +395,7 @@ def test_repeats_whose_ranges_overlap_name_no_winner(tmp_path):
 def test_the_nearer_limit_is_named_with_both():
     assert nearer_limit(BUSY).startswith("decoding (")
     assert nearer_limit(replace(BUSY, storage_limit=100.0)).startswith("storage (")
-    assert nearer_limit(Evidence()) == "not measured"
+    assert nearer_limit(Evidence()) is None
 
 
 def test_the_use_of_a_gpu_is_told_where_it_is_known():

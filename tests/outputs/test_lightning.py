@@ -1,18 +1,22 @@
 """The data module: Lightning's epochs, exact resume, second fits, devices, errors."""
 
+import inspect
 import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
+from dataclasses import fields
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
 
 import headrace as hr
 from headrace.errors import UsageError
+from headrace.loader.options import options_of, options_table
 from tests.outputs.conftest import NAMES, OPTIONS, mixture_dict
 
 pl = pytest.importorskip("lightning.pytorch")
@@ -20,7 +24,9 @@ pl = pytest.importorskip("lightning.pytorch")
 from lightning.pytorch.tuner import Tuner  # noqa: E402
 
 from headrace.outputs.lightning import HeadraceDataModule  # noqa: E402
+from headrace.outputs.lightning.datamodule import DataModuleOptions  # noqa: E402
 from headrace.outputs.torch import TorchLoader  # noqa: E402
+from headrace.outputs.torch.loader import TorchOptions  # noqa: E402
 from tests.outputs.lightning_runs import Model, draws, every_step, trainer  # noqa: E402
 
 #: Lightning warns of much that is meant so here.
@@ -262,18 +268,6 @@ def test_it_can_be_sent_to_another_process_before_it_is_set_up(modules):
     assert [source.name for source in module.mixture.sources] == list(NAMES)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"layout": "bhwc"}, "layout is 'bhwc'. Give BCTHW or BTHWC"),
-        ({"steps_per_epoch": 0}, "steps_per_epoch is 0"),
-    ],
-)
-def test_options_that_cannot_be_are_refused_at_once(modules, options, message):
-    with pytest.raises(UsageError, match=message):
-        modules(**options)
-
-
 def test_too_little_to_validate_on_for_all_ranks_is_said(modules):
     module = modules(rank=0, world_size=40)
     module.setup("validate")
@@ -365,3 +359,35 @@ def test_a_missing_lightning_names_the_feature_and_the_extra():
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "headrace.outputs.lightning" in out.stdout
     assert "pip install 'headrace[train]'" in out.stdout
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"batch_sise": 8}, "batch_size"),
+        ({"steps_per_epok": 8}, "steps_per_epoch"),
+        ({"decode": "gpuu"}, "gpuu"),
+        ({"device": "cudaa"}, "cudaa"),
+        ({"device": None, "pin": True}, "pin"),
+        ({"layout": "BHWC"}, "BHWC"),
+        ({"steps_per_epoch": 0}, "steps_per_epoch"),
+    ],
+)
+def test_a_wrong_option_fails_when_the_data_module_is_made(mixture, wrong, named):
+    with pytest.raises(UsageError, match=named) as error:
+        HeadraceDataModule(mixture, **wrong)
+    assert error.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(TorchLoader, TorchOptions), (HeadraceDataModule, DataModuleOptions)],
+)
+def test_help_lists_the_options_of_the_signature(kind, options):
+    taken = inspect.signature(kind.__init__).parameters.values()
+    named = {one.name: one.default for one in taken if one.kind is one.KEYWORD_ONLY}
+    assert named == {field.name: field.default for field in fields(options)}
+    for name, type_name, default, _ in [*options_of(options), *options_of(hr.LoaderOptions)]:
+        assert f"{name}: {type_name} = {default}\n" in kind.__doc__
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "loader.md").read_text()
+    assert options_table(TorchOptions) in page

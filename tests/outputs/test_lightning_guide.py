@@ -92,13 +92,16 @@ def test_the_short_form_trains_any_model():
     assert len(Path("runs/first/batch_times.jsonl").read_text().splitlines()) == 3
 
 
-def test_the_plain_loop_resumes():
-    code, first, second = block("pytorch.md", "checkpoint.exists()"), {}, {}
+def test_the_plain_loop_ends_resumes_and_does_nothing_where_it_was_done():
+    code, first, again, longer = block("pytorch.md", "checkpoint.exists()"), {}, {}, {}
     exec(code, first)
     assert first["step"] == 4
-    exec(code.replace("step == 4", "step == 5"), second)
-    assert second["state"]["step"] == 4
-    assert second["batch"]["draws"].tolist() == [16, 17, 18, 19]
+    exec(code, again)
+    assert again["step"] == 4
+    assert "batch" not in again
+    exec(code.replace("STEPS = 4", "STEPS = 5"), longer)
+    assert (longer["state"]["step"], longer["step"]) == (4, 5)
+    assert longer["loader"].statistics().draws == 20
 
 
 def test_the_loop_with_accelerate_saves_the_position():

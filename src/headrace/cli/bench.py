@@ -42,6 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--versus", metavar="LIST", help="against these, taking turns: a,b,c")
     what.add_argument("--limit", action="store_true", help="only the decode and storage limits")
+    what.add_argument(
+        "--profile", action="store_true", help="also write a trace, for a browser or TensorBoard"
+    )
     long = parser.add_mutually_exclusive_group()
     long.add_argument("--seconds", type=float, help="measured time of a run (default: 20)")
     long.add_argument("--steps", type=int, help="measured batches of a run")
@@ -101,6 +104,7 @@ def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> 
         name=args.name,
         limit=not args.no_limit,
         watch=watch,
+        profile=args.profile,
     )
     args.json.write(result)
     if not args.json.on_stdout:
@@ -126,30 +130,37 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
         ("samples/s", f"{result['samples_per_s']:,.0f}{spread}"),
         ("of the decode limit", _share(result)),
         ("first batch", seconds(result["first_batch_s"])),
+        ("closing", seconds(result["close_s"]) if result["close_s"] is not None else ""),
         (
             "batch",
             ", ".join(f"{name} {seconds(result[f'{name}_s'])}" for name in _BATCH_TIMES),
         ),
-        ("stall per step", seconds(result["stall_s_per_step"])),
+        # Without a step, the consumer always waits.
+        ("stall per step", seconds(result["stall_s_per_step"]) if evidence.simulated else ""),
         (
             "memory",
             f"{megabytes(result['peak_anon_mb'])} anonymous at most"
             + (f", budget {megabytes(result['budget_mb'])}" if result["budget_mb"] else ""),
         ),
-        ("nearer limit", nearer_limit(evidence)),
+        ("nearer limit", nearer_limit(evidence) or ""),
         ("verdict", give_verdict(evidence).headline),
     ]
     if result["validations"]:
         start, most = result["validation_start_s"], result["validation_start_max_s"]
         passes = f"{result['validations']} passes"
         lines.append(("validation start", f"{seconds(start)}, at most {seconds(most)}, {passes}"))
+    if result["remote_sources"]:
+        lines.append(("over the network", ", ".join(result["remote_sources"])))
+    if result["trace"]:
+        lines.append(("trace", f"{folder / result['trace']} (opens in ui.perfetto.dev)"))
     for name, value in lines:
-        print(f"{name:<20} {value}")
+        if value:
+            print(f"{name:<20} {value}")
 
 
 def _share(result: dict[str, Any]) -> str:
     if result["limit_ratio"] is None:
-        return "not measured"
+        return ""
     return f"{result['limit_ratio']:.2f} of {result['decode_limit_samples_per_s']:,.0f} samples/s"
 
 

@@ -40,6 +40,7 @@ Shuffle: TypeAlias = Literal["exact", "local", "none"]
 KEEP_FREE = 1 << 30
 
 _Class = TypeVar("_Class", bound=type)
+_TAB = "    "
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -68,14 +69,15 @@ def options_table(kind: type) -> str:
     return "\n".join(["| option | type | default | meaning |", "|---|---|---|---|", *rows])
 
 
-def with_options(kind: type | None = None) -> Callable[[_Class], _Class]:
-    """A class decorator that lists options behind the docstring, for `help`; None: its own."""
+def with_options(*kinds: type) -> Callable[[_Class], _Class]:
+    """A class decorator that lists options behind the docstring, for `help`; by default its own."""
 
     def add(documented: _Class) -> _Class:
         if documented.__doc__:  # python -OO has none
             listed = "\n".join(
-                f"{name}: {kind_} = {default}\n{textwrap.indent(textwrap.fill(meaning), '    ')}"
-                for name, kind_, default, meaning in options_of(kind or documented)
+                f"{name}: {type_name} = {default}\n" + textwrap.indent(textwrap.fill(meaning), _TAB)
+                for kind in kinds or (documented,)
+                for name, type_name, default, meaning in options_of(kind)
             )
             text = inspect.cleandoc(documented.__doc__)
             documented.__doc__ = f"{text}\n\nOptions:\n\n{listed}\n"
@@ -323,9 +325,12 @@ class RowFields(SharedFields, total=False):
     open_pieces: int
 
 
-def changed_options(options: _Options, changes: Mapping[str, Any]) -> _Options:
-    """Options with some fields changed; a field that there is not is an error."""
-    known = [field.name for field in fields(options)]
+def changed_options(options: _Options, changes: Mapping[str, Any], *more: type) -> _Options:
+    """Options with some fields changed; a field that there is not is an error.
+
+    `more` are options that the caller takes beside these: an error names them too.
+    """
+    known = [field.name for kind in (*more, type(options)) for field in fields(kind)]
     for name in changes:
         if name not in known:
             raise UsageError(

@@ -15,7 +15,7 @@ from headrace.config.documents import to_yaml
 from headrace.errors import HeadraceError, UsageError
 from headrace.files import atomic_write
 from headrace.measure.baselines import find_baseline
-from headrace.measure.baselines.baseline import check_installed
+from headrace.measure.baselines.baseline import check_installed, warn_remote
 from headrace.measure.isolated import GRACE_SECONDS, Sight, Stop, supervise
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.machine import machine_facts
@@ -144,11 +144,15 @@ def run_once(
     conversion: Conversion | None = None,
     stop: Stop = lambda _: None,
     grace_s: float = GRACE_SECONDS,
+    profile: bool = False,
 ) -> tuple[dict[str, Any], Outcome]:
     """Run a backend in a fresh process; the request that was made and how it ended."""
     folder.mkdir(parents=True, exist_ok=True)
+    baseline = find_baseline(backend)
     request = begun.request(backend, job, settings)
-    request |= {"do": "run", "shuffle": find_baseline(backend).shuffle_of(job)}
+    request |= {"do": "run", "shuffle": baseline.shuffle_of(job), "profile": profile}
+    request["remote_sources"] = remote = dict(baseline.remote(job))
+    warn_remote(backend, remote)
     if folder != begun.folder:
         request["name"] = folder.name
     if conversion is not None:
@@ -177,11 +181,12 @@ def bench(
     watch: Watch = lambda _title, _sight: None,
     stop: Stop = lambda _: None,
     grace_s: float = GRACE_SECONDS,
+    profile: bool = False,
 ) -> tuple[Path, dict[str, Any]]:
     """Benchmark one backend; the run's folder and what `result.json` in it says.
 
     `stop` may end the run, with a status and a cause of its own; after `grace_s` it is killed.
-    `draw` writes the report too.
+    `draw` writes the report too, `profile` a trace of some seconds (`trace`).
     """
     settings = settings or BenchSettings()
     begun = begin(runs, name or backend, job, settings, backend=backend)
@@ -207,6 +212,7 @@ def bench(
                 conversion=conversion,
                 stop=stop,
                 grace_s=grace_s,
+                profile=profile,
             )
             if limit and outcome.status == "complete":
                 limits.append(measure_limit(begun.folder / "limits" / "after", job, watch)[0])

@@ -26,7 +26,7 @@ from typing import Any, TypeAlias
 from headrace.engine.machine import KernelKills, available_memory
 from headrace.jobs import start_python
 from headrace.measure.machine import MemoryWatch
-from headrace.measure.runs import BATCHES, Outcome, RunWriter, write_json
+from headrace.measure.runs import BATCHES, MEASURED, Outcome, RunWriter, write_json
 
 #: From SIGTERM to SIGKILL. Enough to write what was measured; a process that hangs gets no more.
 GRACE_SECONDS = 5.0
@@ -76,7 +76,7 @@ def supervise(
     which it writes what it has measured, and SIGKILL to its group after the grace time.
     """
     write_json(folder / "request.json", request)
-    measured = folder / "measured.json"
+    measured = folder / MEASURED
     measured.unlink(missing_ok=True)
     with (folder / "log.txt").open("ab") as log:
         kills = KernelKills()

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 
 from headrace.engine.machine import allowed_cpus, descendants
+from headrace.measure.runs import job_facts
 
 _PACKAGES = (
     "headrace",
@@ -36,8 +37,9 @@ _PROC = Path("/proc")
 
 
 def machine_facts(data: Path | None = None) -> dict[str, Any]:
-    """CPU, cores, memory, the disk that holds the data, and versions, as JSON."""
+    """Date, host and job; CPU, cores, memory, the disk that holds the data, and versions."""
     return {
+        **job_facts(),
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "cores_allowed": allowed_cpus(),

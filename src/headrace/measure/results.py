@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ import numpy as np
 from headrace.errors import DataError
 from headrace.measure.columns import Batches, Memory, finite
 from headrace.measure.runs import BATCHES, RESULT, RUN_FILES, Outcome, RunReader, objects, read_text
+
+_log = logging.getLogger("headrace")
 
 #: Lines of the log that a report shows.
 _LOG_LINES = 40
@@ -142,6 +145,8 @@ def summarise(
     batches = reader.batches
     # Where records are lost, only the time of those that are left goes with their samples.
     whole = not reader.damaged[BATCHES]
+    if not whole:
+        _log.warning("%s: %s", folder, *reader.problems)
     figures = batches.figures(measured.get("elapsed_s") if whole else None)
     rate, samples = figures["samples_per_s"], figures["samples"]
     decode = limit["decode_limit_samples_per_s"] if limit else None
@@ -162,6 +167,7 @@ def summarise(
         "import_s": measured.get("import_s"),
         "setup_s": measured.get("setup_s"),
         "first_batch_s": measured.get("first_batch_s"),
+        "close_s": measured.get("close_s"),
         "peak_rss_mb": outcome.peak_rss / 1e6,
         "peak_anon_mb": outcome.peak_anonymous / 1e6,
         "min_available_mb": outcome.min_available / 1e6 if outcome.min_available else None,
@@ -186,7 +192,9 @@ def summarise(
             for name in {**asked, **served}
         },
         "stages": _stages(before, after),
+        "trace": measured.get("trace"),
         "shuffle": request.get("shuffle"),
+        "remote_sources": request.get("remote_sources", {}),
         "conversion": request.get("conversion"),
         "config": {"job": request["job"], "settings": request["settings"]},
         "machine": request["machine"],

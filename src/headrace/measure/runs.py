@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -37,6 +39,7 @@ from headrace.measure.columns import Batches, Memory, finite
 
 RESULT, BATCHES, MEMORY = "result.json", "batch_times.jsonl", "memory.jsonl"
 DOCTOR, DAMAGED = "doctor.json", "damaged.jsonl"
+MEASURED = "measured.json"  #: what the process of a benchmark has found, for the one that watches
 #: A folder with any of these is a run.
 RUN_FILES = (RESULT, BATCHES, MEMORY)
 
@@ -137,6 +140,19 @@ def source_counts(dataset: NDArray[Any] | None, names: Sequence[str]) -> dict[st
         return {}
     counts = np.bincount(dataset, minlength=len(names)).tolist()
     return {name: n for name, n in zip(names, counts, strict=False) if n}
+
+
+def job_facts() -> dict[str, Any]:
+    """When and where this happens: the date, the host, and the job where Slurm runs it."""
+    names = {
+        "job_id": "SLURM_JOB_ID",
+        "array_job_id": "SLURM_ARRAY_JOB_ID",
+        "array_task_id": "SLURM_ARRAY_TASK_ID",
+        "node": "SLURMD_NODENAME",
+    }
+    slurm = {key: os.environ[name] for key, name in names.items() if os.environ.get(name)}
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    return {"date": date, "host": platform.node()} | ({"slurm": slurm} if slurm else {})
 
 
 class RunWriter:
@@ -244,8 +260,9 @@ class RunWriter:
     ) -> dict[str, Any]:
         """Write result.json: how the run ended, and its figures. Returns its content."""
         self.close()
-        result = {"name": self.folder.resolve().name, "status": status, "cause": cause}
-        result |= numbers or {}
+        name = self.folder.resolve().name
+        result: dict[str, Any] = {"name": name, "status": status, "cause": cause}
+        result |= {"machine": job_facts(), **(numbers or {})}
         write_json(self.folder / RESULT, result)
         return result
 
@@ -270,7 +287,7 @@ def _opened(
         return path.open("w", buffering=1, encoding="utf-8"), 0.0
     last = 0.0
     with replacing(path, durable=False) as file:
-        for line, record in _Lines(path).with_text():
+        for line, record in JsonLines(path).with_text():
             if keep(record):
                 file.write((line.rstrip("\n") + "\n").encode())
                 last = _number(record, "t_s")
@@ -323,7 +340,7 @@ def _why(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-class _Lines:
+class JsonLines:
     """The whole records of a JSON-lines file; what was wrong is known once all are taken."""
 
     def __init__(self, path: Path) -> None:
@@ -391,14 +408,14 @@ class RunReader:
 
     @cached_property
     def batches(self) -> Batches:
-        lines = _Lines(self.folder / BATCHES)
+        lines = JsonLines(self.folder / BATCHES)
         found = Batches.of(lines)
         self._problems[BATCHES], self.damaged[BATCHES] = lines.problem, lines.damaged
         return found
 
     @cached_property
     def memory(self) -> Memory:
-        lines = _Lines(self.folder / MEMORY)
+        lines = JsonLines(self.folder / MEMORY)
         found = Memory.of(lines)
         self._problems[MEMORY], self.damaged[MEMORY] = lines.problem, lines.damaged
         return found
@@ -423,7 +440,7 @@ class RunReader:
         """The damaged frames that the run has passed over; most runs have none."""
         if not (self.folder / DAMAGED).exists():
             return []
-        lines = _Lines(self.folder / DAMAGED)
+        lines = JsonLines(self.folder / DAMAGED)
         found = list(lines)
         self._problems[DAMAGED], self.damaged[DAMAGED] = lines.problem, lines.damaged
         return found

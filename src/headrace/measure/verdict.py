@@ -513,10 +513,10 @@ def could_be_data(e: Evidence, mfu: float) -> str:
     return f"No: {numbers}, even if it never worked ahead."
 
 
-def nearer_limit(e: Evidence) -> str:
-    """Which of decoding and storage limits first, with both figures."""
+def nearer_limit(e: Evidence) -> str | None:
+    """Which of decoding and storage limits first, with both figures; None: not measured."""
     if e.storage_is_nearer is None:
-        return "not measured"
+        return None
     name = "storage" if e.storage_is_nearer else "decoding"
     decode, storage = amount(e.decode_capacity), amount(e.storage_capacity)
     return f"{name} (decoding {decode} samples/s, storage {storage})"

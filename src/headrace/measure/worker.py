@@ -11,20 +11,23 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from headrace.engine.statistics import Span
 from headrace.errors import BudgetError, HeadraceError, SelectionError, UsageError
 from headrace.loader import Batch, Loader
 from headrace.measure.baselines import find_baseline
-from headrace.measure.baselines.baseline import Opened, Skips, Validates, check_installed
+from headrace.measure.baselines.baseline import Opened, Skips, Traces, Validates, check_installed
 from headrace.measure.clock import Step
 from headrace.measure.job import BenchSettings, Job
 from headrace.measure.limit import decode_limit, storage_limit
 from headrace.measure.machine import tree_cpu_seconds, tree_read_bytes
-from headrace.measure.runs import RunWriter, source_counts, write_json
+from headrace.measure.runs import MEASURED, RunWriter, source_counts, write_json
+from headrace.measure.trace import TRACED_SECONDS, write_trace
 
 _REPORT_SECONDS = 0.5
 
@@ -54,11 +57,23 @@ def _measure(request: dict[str, Any], folder: Path, report: Report) -> dict[str,
     imported = time.perf_counter()
     report({"phase": "opening"})
     converted = Path(request["converted"]) if request.get("converted") else None
-    with baseline.open(job, converted) as opened, RunWriter(folder, batches=True) as run:
+    with ExitStack() as stack:
+        opened = stack.enter_context(baseline.open(job, converted))
         ready = time.perf_counter()
         validations = _Validations(baseline.name, opened, settings, report)
-        found = _Loop(opened, settings, run, report, validations).run(imported)
-    return {"import_s": imported - began, "setup_s": ready - imported, **found}
+        trace = _Trace(opened, folder) if request.get("profile") else None
+        with RunWriter(folder, batches=True) as run:
+            found = _Loop(opened, settings, run, report, validations, trace).run(imported)
+        found |= {"import_s": imported - began, "setup_s": ready - imported}
+        if trace is not None:
+            found["trace"] = trace.write()
+        # Some backends take long to close, or never do: what was measured is safe by then.
+        write_json(folder / MEASURED, found)
+        report({"phase": "closing"})
+        began = time.perf_counter()
+        stack.close()
+        found["close_s"] = time.perf_counter() - began
+    return found
 
 
 def _hold_to(cpus: int | None) -> None:
@@ -83,9 +98,10 @@ class _Loop:
         run: RunWriter,
         report: Report,
         validations: _Validations,
+        trace: _Trace | None = None,
     ) -> None:
         self._opened, self._settings, self._run = opened, settings, run
-        self._report, self._validations = report, validations
+        self._report, self._validations, self._trace = report, validations, trace
         self._told = time.perf_counter()
         self._since = [0, 0.0]  # samples and stall since the last report
 
@@ -109,6 +125,8 @@ class _Loop:
                 if settings.compute_ms:
                     time.sleep(settings.compute_ms / 1000)
                 ended = clock()
+                if self._trace is not None and not warmup:
+                    self._trace.step(begun, fetched, ended)
                 step = Step(ended, ended - begun, fetched - begun, warmup)
                 self._record(batch, step, looked - fetched)
                 samples += 0 if warmup else len(batch)
@@ -158,6 +176,42 @@ class _Loop:
             "read_bytes": tree_read_bytes(os.getpid()),
             "figures": dict(self._opened.figures()),
         }
+
+
+class _Trace:
+    """Records the loop and the backend's workers for some seconds, and writes that as a trace."""
+
+    def __init__(self, opened: Opened, folder: Path) -> None:
+        self._backend = opened if isinstance(opened, Traces) else None
+        self._folder = folder
+        self._loop: list[Span] = []
+        self._workers: Sequence[Sequence[Span]] = ()
+        self._until: float | None = None
+        self._ended = False
+
+    def step(self, begun: float, fetched: float, ended: float) -> None:
+        """A step of the loop; recording begins with the first."""
+        if self._ended:
+            return
+        if self._until is None:
+            self._until = ended + TRACED_SECONDS
+            if self._backend is not None:
+                self._backend.begin_trace(self._folder)
+        self._loop += [("wait for a batch", begun, fetched), ("step", fetched, ended)]
+        if ended >= self._until:
+            self._end()
+
+    def _end(self) -> None:
+        if self._until is not None and not self._ended and self._backend is not None:
+            self._workers = self._backend.end_trace()
+        self._ended = True
+
+    def write(self) -> str:
+        """The file, in the run's folder."""
+        self._end()
+        workers = {f"worker {n}": spans for n, spans in enumerate(self._workers)}
+        path = write_trace(self._folder, {"loop": self._loop, **workers})
+        return str(path.relative_to(self._folder))
 
 
 class _Validations:
@@ -260,7 +314,7 @@ def main() -> None:
     except Exception as error:
         report({"error": f"{type(error).__name__}: {error}"})
         raise
-    write_json(folder / "measured.json", found)
+    write_json(folder / MEASURED, found)
     report({"done": True})
     sys.stderr.flush()
     os._exit(0)  # threads of other frameworks may not end by themselves, and all is measured

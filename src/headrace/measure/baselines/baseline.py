@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -15,10 +17,13 @@ import numpy as np
 import psutil
 
 from headrace.config.typed import nearest
+from headrace.engine.statistics import Span
 from headrace.errors import UsageError
 from headrace.loader import Batch
 from headrace.loader.sizes import requested_workers
 from headrace.measure.job import Job
+
+_log = logging.getLogger("headrace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,17 @@ class Validates(Protocol):
 
 
 @runtime_checkable
+class Traces(Protocol):
+    """An opened backend that can record what its workers do when."""
+
+    def begin_trace(self, folder: Path) -> None:
+        """From now on; what it records by means of its own goes to the run's folder."""
+
+    def end_trace(self) -> Sequence[Sequence[Span]]:
+        """What was recorded, by worker; none where it has written files of its own."""
+
+
+@runtime_checkable
 class Skips(Protocol):
     """An opened backend that can pass over damaged frames."""
 
@@ -93,6 +109,8 @@ class Baseline:
     options: Mapping[str, Any] = field(default_factory=dict)
     #: Which options a search tries on a machine with so many CPUs, those of likely effect first.
     knobs: Callable[[int], tuple[Knob, ...]] = lambda _cpus: ()
+    #: Sources of a job that it reads over the network, with their addresses.
+    remote: Callable[[Job], Mapping[str, str]] = lambda _job: {}
     #: `UsageError` for options that contradict each other.
     check: Callable[[Mapping[str, Any]], object] = lambda _options: None
 
@@ -119,6 +137,26 @@ def check_installed(baseline: Baseline) -> None:
             f"the backend {baseline.name!r} needs {', '.join(missing)}",
             remedy=f"Install it: {baseline.install}",
         )
+
+
+def warn_remote(backend: str, remote: Mapping[str, str]) -> None:
+    """Say which sources are read over the network, if any are; once in a process."""
+    if remote:
+        _warn_remote(backend, tuple(remote.items()))
+
+
+@cache
+def _warn_remote(backend: str, remote: tuple[tuple[str, str], ...]) -> None:
+    where = ", ".join(dict.fromkeys(address.rsplit("/", 2)[0] for _, address in remote))
+    _log.warning(
+        "the backend %r reads %d of the sources over the network, from %s, because they have no "
+        "local copy: %s (%s.source=local refuses that)",
+        backend,
+        len(remote),
+        where,
+        ", ".join(name for name, _ in remote),
+        backend,
+    )
 
 
 def job_workers(job: Job) -> int:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+from headrace.engine.statistics import Span
 from headrace.loader import Batch, Loader
+from headrace.loader.loader import feed_of
 from headrace.loader.options import LoaderOptions
 from headrace.loader.sizes import PREFETCH
 from headrace.measure.baselines.baseline import Baseline, Knob
@@ -23,6 +26,12 @@ class _Native:
 
     def validation(self, batches: int) -> Iterator[Batch]:
         return self.loader.validation(batches)
+
+    def begin_trace(self, _folder: Path) -> None:
+        feed_of(self.loader).record_spans(True)
+
+    def end_trace(self) -> Sequence[Sequence[Span]]:
+        return feed_of(self.loader).record_spans(False)
 
     def damaged(self) -> Sequence[Any]:
         return self.loader.statistics().damaged

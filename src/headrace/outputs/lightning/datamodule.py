@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,7 +20,7 @@ from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
 from headrace.loader.loader import feed_of
 from headrace.loader.mixture import open_sources
-from headrace.loader.options import LoaderFields, WindowSpec, changed_options, with_options
+from headrace.loader.options import LoaderFields, WindowSpec, changed_options, option, with_options
 from headrace.outputs.lightning.framework import (
     LightningDataModule,
     LightningModule,
@@ -30,13 +30,29 @@ from headrace.outputs.lightning.framework import (
 )
 from headrace.outputs.torch import TorchBatch, TorchLoader, ValidationLoader
 from headrace.outputs.torch.device import checked_layout
-from headrace.outputs.torch.loader import Decode
+from headrace.outputs.torch.loader import Decode, TorchOptions
 from headrace.reading.local import shared_files
 
 _log = logging.getLogger("headrace")
 
 
-@with_options(LoaderOptions)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataModuleOptions(TorchOptions):
+    """What a `HeadraceDataModule` takes beside the options of a `Loader`."""
+
+    device: str | int | torch.device | None = option(
+        "auto",
+        '"auto": the trainer\'s; on a CUDA device batches arrive copied. None: batches stay on the '
+        "CPU, and Lightning copies them.",
+    )
+    steps_per_epoch: int | None = option(
+        None,
+        "Batches of an epoch. None: an epoch has no end, and the trainer's `max_steps` or "
+        "`limit_train_batches` stops training.",
+    )
+
+
+@with_options(DataModuleOptions, LoaderOptions)
 class HeadraceDataModule(LightningDataModule):
     """The batches of a mixture for a Lightning trainer.
 
@@ -44,10 +60,8 @@ class HeadraceDataModule(LightningDataModule):
     >>> data = HeadraceDataModule("oxe29.yaml", batch_size=64, image_size=256)  # doctest: +SKIP
     >>> trainer.fit(model, data)  # doctest: +SKIP
 
-    Batches are those of `TorchLoader`, whose options it takes. The loader is made in the process
-    that trains, when the trainer knows its rank and device: on a CUDA device batches arrive copied
-    (`device=None`: on the CPU, and Lightning copies them). `steps_per_epoch` gives an epoch its
-    length; without it the epoch has no end and `max_steps` or `limit_train_batches` stops training.
+    Batches are those of `TorchLoader`, whose options it takes, and checks at once. The loader is
+    made in the process that trains, when the trainer knows its rank and device.
 
     Checkpoints hold the position, also in the middle of an epoch. A resumed run continues with
     the next batch, and may have another batch size or number of ranks; another mixture or seed is
@@ -69,11 +83,10 @@ class HeadraceDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.mixture = mixture if isinstance(mixture, Mixture) else Mixture.load(mixture)
-        if steps_per_epoch is not None and steps_per_epoch < 1:
-            raise UsageError(
-                f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
-            )
-        options = changed_options(options or LoaderOptions(), changes)
+        options = changed_options(options or LoaderOptions(), changes, DataModuleOptions)
+        DataModuleOptions(
+            layout=layout, device=device, pin=pin, decode=decode, steps_per_epoch=steps_per_epoch
+        )
         self.batch_size = options.batch_size  # by this name, Lightning's tuner may change it
         self.layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch

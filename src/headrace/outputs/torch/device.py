@@ -207,18 +207,27 @@ def _sent(
 # -- CUDA ---------------------------------------------------------------------------------------
 
 
-def checked_device(device: str | int | torch.device | None) -> torch.device | None:
-    """The CUDA device that is meant; None: the tensors stay on the CPU."""
+def named_device(device: str | int | torch.device | None) -> torch.device | None:
+    """The CUDA device that is meant, whether it is there or not; None: the CPU."""
     if device is None:
         return None
-    found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
-    if found.type == "cpu":
-        return None
-    if found.type != "cuda":
+    try:
+        found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError):
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
         raise UsageError(
-            f"device is {str(found)!r}",
+            f"device is {str(device)!r}",
             remedy="Give cuda, or leave device out and move the tensors yourself",
         )
+    return found if found.type == "cuda" else None
+
+
+def checked_device(device: str | int | torch.device | None) -> torch.device | None:
+    """As `named_device`; one that is not there is an error."""
+    found = named_device(device)
+    if found is None:
+        return None
     if not torch.cuda.is_available():
         raise UsageError(
             f"device is {str(found)!r}, but torch finds no CUDA device",

@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -33,7 +33,7 @@ from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
 from headrace.loader.endless import closed_error, refuse_dataloader_worker
 from headrace.loader.feed import LoaderStatistics, MixtureFeed
-from headrace.loader.options import LoaderFields, changed_options, with_options
+from headrace.loader.options import LoaderFields, changed_options, option, with_options
 from headrace.outputs.torch.device import (
     Ahead,
     Copying,
@@ -44,6 +44,7 @@ from headrace.outputs.torch.device import (
     TorchBatch,
     checked_device,
     checked_layout,
+    named_device,
     to_tensors,
 )
 from headrace.outputs.torch.jpeg import (
@@ -59,7 +60,51 @@ Decode: TypeAlias = Literal["cpu", "gpu", "auto"]
 _log = logging.getLogger("headrace")
 
 
-@with_options(LoaderOptions)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchOptions:
+    """What a `TorchLoader` takes beside the options of a `Loader`."""
+
+    layout: str = option(
+        "BCTHW",
+        "Axes of `frames`: BCTHW or BTHWC. On the CPU BCTHW is a permuted view with the strides of "
+        "`torch.channels_last_3d`.",
+    )
+    device: str | int | torch.device | None = option(
+        None,
+        'None or "cpu": tensors are views of pooled memory on the CPU. "cuda": each batch is '
+        "copied, one ahead, on a stream of its own; its tensors are contiguous and yours.",
+    )
+    pin: bool | None = option(
+        None, "With a CUDA device: whether batches lie in pinned memory. None: they do."
+    )
+    decode: Decode = option(
+        "cpu",
+        'Who decodes JPEGs. "gpu": the device decodes and resizes them (nvJPEG), and the CPU the '
+        'PNGs; pixels differ from the CPU\'s by a few levels at most. "auto": both in turns at '
+        "first, then the one with which training is faster.",
+    )
+    steps_per_epoch: int | None = option(
+        None, "Batches after which an iteration ends, and `len`. None: it does not end."
+    )
+
+    def __post_init__(self) -> None:
+        checked_layout(self.layout)
+        if self.decode not in get_args(Decode):
+            raise UsageError(f"decode is {self.decode!r}", remedy="Give cpu, gpu or auto")
+        if self.steps_per_epoch is not None and self.steps_per_epoch < 1:
+            raise UsageError(
+                f"steps_per_epoch is {self.steps_per_epoch}", remedy="Give a number from 1 upwards"
+            )
+        if self.device != "auto" and named_device(self.device) is None and self.pin:
+            # A copy from pinned memory that the consumer starts may outlive the batch, and with it
+            # the slot's lease: only our own copies are known to be complete.
+            raise UsageError(
+                "pin is for batches that the loader copies to a CUDA device itself",
+                remedy="Give device='cuda', or leave pin out",
+            )
+
+
+@with_options(TorchOptions, LoaderOptions)
 class TorchLoader(IterableDataset[TorchBatch]):
     """Endless batches of a mixture as dicts of tensors: a plain loop, Lightning or accelerate.
 
@@ -74,14 +119,8 @@ class TorchLoader(IterableDataset[TorchBatch]):
     ...     for batch in loader:
     ...         loss = model(batch["frames"], batch["action"])  # uint8 [64, 3, 2, 256, 256]
 
-    It takes the options of `Loader` (see `LoaderOptions`), and:
-
-    - `device=None`: tensors on the CPU; BCTHW is a permuted view with the strides of
-      `torch.channels_last_3d`. `device="cuda"`: each batch is copied, one ahead, on a stream of its
-      own, from pinned memory (unless `pin=False`); its tensors are contiguous and yours.
-    - `decode="gpu"`: the device decodes and resizes JPEGs (nvJPEG), the CPU decodes PNGs. Pixels
-      differ from the CPU's by a few levels at most. "auto" lets both decode in turns at first,
-      keeps the one with which training is faster, and logs its choice.
+    It has workers of its own. Where a trainer wants torch's `DataLoader`, give it one without:
+    `DataLoader(loader, batch_size=None, num_workers=0)`.
 
     A state may be taken at any batch; after it was loaded, the first iteration is the rest of its
     epoch. Rank and world size are as given, else those of `torch.distributed`, else of torchrun's
@@ -102,25 +141,18 @@ class TorchLoader(IterableDataset[TorchBatch]):
         steps_per_epoch: int | None = None,
         **changes: Unpack[LoaderFields],
     ) -> None:
-        if steps_per_epoch is not None and steps_per_epoch < 1:
-            raise UsageError(
-                f"steps_per_epoch is {steps_per_epoch}", remedy="Give a number from 1 upwards"
-            )
+        refuse_dataloader_worker()
+        options = changed_options(options or LoaderOptions(), changes, TorchOptions)
+        TorchOptions(
+            layout=layout, device=device, pin=pin, decode=decode, steps_per_epoch=steps_per_epoch
+        )
         self.layout: Layout = checked_layout(layout)
         self.steps_per_epoch = steps_per_epoch
-        options = changed_options(options or LoaderOptions(), changes)
         where = checked_device(device)
         decoder = _decoder(decode, where, options.resize)
         self._target: CudaTarget | None = None
         if where is not None:
             self._target = CudaTarget(where, self.layout, pin=pin is not False, decoder=decoder)
-        elif pin:
-            # A copy from pinned memory that the consumer starts may outlive the batch, and with it
-            # the slot's lease: only our own copies are known to be complete.
-            raise UsageError(
-                "pin is for batches that the loader copies to a CUDA device itself",
-                remedy="Give device='cuda', or leave pin out",
-            )
         self._rank_given = options.rank is not None
         self._feed = MixtureFeed(
             mixture,
@@ -344,8 +376,6 @@ class ValidationLoader(IterableDataset[TorchBatch]):
 
 def _decoder(decode: Decode, device: torch.device | None, filter: str) -> JpegDecoder | None:
     """The decoder of JPEGs on the device, if one was requested."""
-    if decode not in get_args(Decode):
-        raise UsageError(f"decode is {decode!r}", remedy="Give cpu, gpu or auto")
     if decode == "cpu":
         return None
     missing = device_decoder_missing(device, filter)

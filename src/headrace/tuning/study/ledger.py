@@ -9,6 +9,7 @@ import contextlib
 import errno
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,7 +23,10 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.files import Locked, locked
 from headrace.measure.bench import Watch
 from headrace.measure.isolated import end_leftovers
+from headrace.measure.runs import JsonLines
 from headrace.tuning.study.trial import Attempt, Guard, Trial, try_once
+
+_log = logging.getLogger("headrace")
 
 #: Is told of each run that has ended: its title, as `Watch` had it, and its result.
 Tell: TypeAlias = Callable[[str, Attempt], None]
@@ -47,10 +51,12 @@ class Ledger:
         whole = text[: text.rfind(b"\n") + 1]
         if whole != text:  # killed in the middle of a line
             os.truncate(path, len(whole))
-        for line in whole.splitlines():
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                entry = json.loads(line)
+        lines = JsonLines(path)
+        for entry in lines:
+            with contextlib.suppress(KeyError, TypeError):
                 self._found[entry["key"], entry["round"]] = entry
+        if lines.damaged:
+            _log.warning("%s; the runs of the damaged ones are made again", lines.problem)
 
     def __len__(self) -> int:
         return len(self._found)

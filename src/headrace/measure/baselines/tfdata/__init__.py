@@ -13,6 +13,7 @@ from typing import Any
 from headrace.measure.baselines.baseline import Baseline
 from headrace.measure.baselines.tfdata.batches import TfdataBatches
 from headrace.measure.baselines.tfdata.options import Options, tfdata_knobs
+from headrace.measure.baselines.tfdata.sources import remote_sources
 
 __all__ = ["BASELINE"]
 
@@ -32,5 +33,6 @@ BASELINE = Baseline(
     open=lambda job, _: closing(TfdataBatches(job)),
     options=Options().flat(),
     knobs=tfdata_knobs,
+    remote=lambda job: remote_sources(job.mixture, Options.from_values(job.options)),
     check=Options.from_values,
 )

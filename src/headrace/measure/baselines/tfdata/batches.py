@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -59,6 +60,18 @@ class TfdataBatches:
             yield from islice(second, batches)
         finally:
             second.close()
+
+    def begin_trace(self, folder: Path) -> None:
+        """By TensorFlow's own profiler; TensorBoard opens what it writes."""
+        import tensorflow as tf
+
+        tf.profiler.experimental.start(str(folder))
+
+    def end_trace(self) -> tuple[()]:
+        import tensorflow as tf
+
+        tf.profiler.experimental.stop()
+        return ()
 
     def figures(self) -> Mapping[str, Any]:
         """Threads of tf.data are those of its pool; a source's own are not counted."""

@@ -26,6 +26,7 @@ from headrace.loader.mixture import (
     window_steps,
 )
 from headrace.loader.options import WindowSpec
+from headrace.measure.baselines.baseline import warn_remote
 from headrace.measure.baselines.tfdata.options import Options
 from headrace.reading.local import shared_files
 from headrace.sampling.sampler import resolve_weights
@@ -83,13 +84,20 @@ class Shape:
         )
 
 
-def describe(mixture: Mixture, options: Options) -> list[SourceSpec]:
-    """All sources whose weight is not 0 or less, in the mixture's order."""
-    remote = {
+def remote_sources(mixture: Mixture, options: Options) -> dict[str, str]:
+    """Sources that are read over the network, with their addresses: `source: auto` takes those
+    whose local copy is missing from the public bucket."""
+    return {
         source.name: address
         for source in mixture.active
         if (address := _remote_address(mixture, source, options))
     }
+
+
+def describe(mixture: Mixture, options: Options) -> list[SourceSpec]:
+    """All sources whose weight is not 0 or less, in the mixture's order."""
+    remote = remote_sources(mixture, options)
+    warn_remote("tfdata", remote)
     local = tuple(source for source in mixture.active if source.name not in remote)
     opened = (
         open_sources(Mixture(local, mixture.root), WindowSpec(), shared_files()) if local else []
