@@ -5,7 +5,7 @@ the place of its Grain iterators, for training and for evaluation, and then runs
 The arguments are MaxText's; Grain's workers and buffers are those of its config. For other
 tables, copy this file and change the two functions that make the pipelines.
 
-    --examine             a short run that says whether the data limit the step; trains nothing
+    --examine             a short run that says whether the data limit the step; saves nothing
     --peak-flops 312e12   of the device, a second: the examination gives the MFU, too
 """
 
@@ -36,7 +36,7 @@ _PLACES = {
     "flops": ("maxtext.utils.maxtext_utils", "MaxText.maxtext_utils"),
     "train": ("maxtext.trainers.pre_train.train", "MaxText.train"),
 }
-_STEPS, _WARMUP = 30, 3
+_STEPS, _WARMUP, _ALONE_S = 30, 3, 3.0
 #: Steps of an examination: in the loop, over one batch again and again, and the one that tells.
 _ASKED = (_WARMUP + _STEPS) * 2 + 1
 _EXAMINATION = [f"steps={_ASKED}", "enable_checkpointing=false", "eval_interval=-1"]
@@ -87,6 +87,7 @@ class _Examined:
             peak_flops=self._peak,
             steps=_STEPS,
             warmup=_WARMUP,
+            alone_s=_ALONE_S,
         )
 
 
