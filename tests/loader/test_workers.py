@@ -322,7 +322,8 @@ import headrace as hr
 from headrace.engine import workers
 workers.START_AFTER = 0.0
 mixture = hr.Mixture.from_dict(json.loads(sys.argv[1]))
-loader = hr.Loader(mixture, batch_size=4, image_size=32, keep_free=0, workers=2)
+options = {"batch_size": 4, "image_size": 32, "keep_free": 0, "workers": 2}
+loader = hr.Loader(mixture, frames="single", **options)  # tells nothing at open
 while len(loader.statistics().engine.processes) < 2:
     batch = next(loader)
 print(*loader.statistics().engine.processes, flush=True)

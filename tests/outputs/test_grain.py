@@ -261,6 +261,10 @@ def test_options_that_grain_decides_on_are_refused(pipeline, rows, mixture):
         map_dataset(WindowSource(rows), batch_size=2)
     with pytest.raises(UsageError, match="SampleSource .*'workers'"):
         SampleSource(mixture, image_size=32, workers=2)
+    with pytest.raises(UsageError, match="from_dict"):
+        SampleSource({"sources": [{"name": "bridge"}]})
+    with pytest.raises(UsageError, match="batch_size is '8'"):
+        grain_pipeline(rows, batch_size="8")
     with pytest.raises(UsageError, match="image_sise.*image_size"):
         SampleSource(mixture, image_sise=32)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from headrace.catalog.shards import ProgressBar, ShardPool
 from headrace.catalog.source import Roles, find_roles, missing_line
 from headrace.config import Mixture, Source
 from headrace.decoding.frame import check_camera
-from headrace.errors import HeadraceError, UsageError
+from headrace.errors import HeadraceError, SplitError, UsageError
 from headrace.formats.example import blob_ends, blob_place
 from headrace.formats.extract import FIXED, decode_varints, parts_of
 from headrace.formats.features import Field
@@ -167,6 +167,22 @@ class OpenedMixture:
 def missing_roles(sources: Iterable[OpenedSource]) -> Iterator[str]:
     """A line for each source whose files do not have all fields that are named for it."""
     return (f"{source.name}: {source.missing}" for source in sources if source.missing)
+
+
+_AnySource = TypeVar("_AnySource", Source, OpenedSource)
+
+
+def to_validate(sources: Sequence[_AnySource]) -> list[_AnySource]:
+    """The sources with a validation split; tells which have none. It is an error if none has."""
+    without = [source.name for source in sources if source.val_split is None]
+    if len(without) == len(sources):
+        raise SplitError(
+            "no source has a validation split",
+            remedy="Give `val_split` in the mixture, for a source or in `defaults`",
+        )
+    if without:
+        _log.warning("left out of validation, without a `val_split`: %s", ", ".join(without))
+    return [source for source in sources if source.val_split is not None]
 
 
 def open_sources(

@@ -190,7 +190,7 @@ class SampleSource:
             mixture = Mixture.load(mixture)
         others = ("batch_size", "rank", "world_size", "on_error", "max_errors")
         _refuse(changes, (*_OF_GRAIN, *others), "SampleSource")
-        options = changed_options(LoaderOptions(batch_size=1, workers=1), changes)
+        options = changed_options(LoaderOptions, LoaderOptions(batch_size=1, workers=1), changes)
         self.samples = MixtureSamples(mixture, options)
         self.names = self.samples.names
         self.seed = options.seed
@@ -402,7 +402,7 @@ def map_dataset(
     """
     others = ("batch_size", "seed", "rank", "world_size")
     _refuse(order, (*_OF_GRAIN, *others), "map_dataset")
-    sequence = source._sequence(changed_options(RowOptions(), order))
+    sequence = source._sequence(changed_options(RowOptions, None, order))
     return MapDataset.range(epochs * sequence.pass_draws).map(sequence.one)
 
 
@@ -438,7 +438,7 @@ def grain_pipeline(
     num_workers, and iterators with Grain's own state.
     """
     _refuse(changes, _OF_GRAIN, "grain_pipeline")
-    options = changed_options(RowOptions(), changes)
+    options = changed_options(RowOptions, None, changes)
     if not isinstance(source, (WindowSource, SampleSource)):
         source = WindowSource(source, transform, seed=options.seed)
     elif transform is not None:
