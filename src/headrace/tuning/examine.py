@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
-from headrace.catalog.manifest import candidates, read_manifest
+from headrace.catalog.manifest import UNCHECKED, candidates, read_manifest
 from headrace.config import Mixture
 from headrace.engine.machine import allowed_cpus, available_memory
 from headrace.engine.slots import slot_bytes
@@ -111,6 +111,8 @@ def _notes(loader: MixtureFeed, missing: list[str]) -> tuple[str, ...]:
     if any(damaged.values()):
         listed = [f"{name} ({count:,})" for name, count in damaged.items() if count]
         notes.append(f"episodes in quarantine: {_some(listed)}")
+    if unchecked := loader.statistics().unchecked:
+        notes.append(f"{UNCHECKED}: {_some(list(unchecked))}")
     short = loader.statistics().too_short
     if any(short.values()):
         listed = [f"{name} ({count:,})" for name, count in short.items() if count]
