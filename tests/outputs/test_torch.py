@@ -210,6 +210,14 @@ def test_an_abandoned_validation_gives_its_slots_back(loaders):
     assert len(loader.statistics().engine.streams) == 1
 
 
+def test_the_length_of_a_validation_is_known_after_the_loader_is_closed(loaders):
+    loader = loaders()
+    validation = loader.validation()
+    length = len(validation)
+    loader.close()
+    assert len(validation) == length > 0
+
+
 def test_a_closed_loader_says_so(loaders):
     loader, fresh = loaders(), loaders()
     batches, validation = iter(loader), iter(loader.validation())

@@ -7,25 +7,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.catalog.manifest import UNCHECKED
 from headrace.cli.output import (
     add_json_option,
     add_workers_option,
     each_of,
     plural,
+    print_damage,
     print_failures,
     readable_bytes,
 )
 from headrace.errors import UsageError
 
 if TYPE_CHECKING:
-    from headrace.catalog.check import Verdict
+    from headrace.catalog.check import Finding, Verdict
 
 HELP = "check checksums and decoding; quarantine what is damaged"
 DESCRIPTION = """\
-Check every record's checksum and structure, and decode a sample of the images, or all of them.
+Check every record's checksum and structure, compare its frames with the checksums of the catalog
+where there is one, and decode a sample of the images, or all of them.
 Damage is reported as dataset, file, offset, episode, frame. The exit code is 1 if there is any.
 """
-_SHOWN = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,13 +125,16 @@ def _print(verdict: Verdict) -> None:
         f"{verdict.name} {verdict.version}: {state}; {plural(verdict.records, 'record')}, "
         f"{readable_bytes(verdict.bytes)}, {plural(verdict.frames_decoded, 'image')} decoded"
     )
-    for finding in verdict.findings[:_SHOWN]:
-        frame = "" if finding.frame is None else f", frame {finding.frame}"
-        field = "" if finding.field is None else f", {finding.field}"
-        note = "" if finding.damage else " (a note, not damage)"
-        print(
-            f"  {finding.file}, offset {finding.offset}, episode {finding.episode}{frame}{field}: "
-            f"{finding.problem}{note}"
-        )
-    if len(verdict.findings) > _SHOWN:
-        print(f"  and {len(verdict.findings) - _SHOWN} more (see --json)")
+    if verdict.catalog_checksums is False:
+        print(f"  {UNCHECKED}")
+    print_damage([_line(finding) for finding in verdict.findings])
+
+
+def _line(finding: Finding) -> str:
+    frame = "" if finding.frame is None else f", frame {finding.frame}"
+    field = "" if finding.field is None else f", {finding.field}"
+    note = "" if finding.damage else " (a note, not damage)"
+    return (
+        f"{finding.file}, offset {finding.offset}, episode {finding.episode}{frame}{field}: "
+        f"{finding.problem}{note}"
+    )

@@ -42,6 +42,7 @@ class LoaderStatistics:
     too_short: dict[str, int]  #: episodes of each source that are shorter than a window
     skipped: int  #: samples that were replaced, with on_error="skip"
     damaged: tuple[DamagedFrame, ...]  #: the frames that were the reason, each once
+    unchecked: tuple[str, ...] = ()  #: sources whose frames have no checksums (`index --quick`)
 
 
 class MixtureFeed(EndlessLoader):
@@ -225,6 +226,7 @@ class MixtureFeed(EndlessLoader):
             },
             skipped=self._tasks.skipped.count,
             damaged=self._tasks.skipped.damaged,
+            unchecked=self.mixture.unchecked,
         )
 
     def _batch(self, filled: Filled) -> Batch:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.manifest import UNCHECKED, some_of
 from headrace.catalog.shards import ProgressBar, ShardPool
 from headrace.catalog.source import Roles, find_roles, missing_line
 from headrace.config import Mixture, Source
@@ -109,6 +110,8 @@ class OpenedMixture:
         )
         self.weights = weights
         self.sampler = Sampler(weights, self.items, options.seed, self.names)
+        #: Sources whose frames have no checksums.
+        self.unchecked = tuple(s.name for s in self.sources if not s.catalog.checksums)
         if rank_and_world_size(options.rank, options.world_size)[0] == 0:
             for notice in self.notices(mixture):
                 _log.warning("%s", notice)
@@ -116,6 +119,8 @@ class OpenedMixture:
     def notices(self, mixture: Mixture) -> Iterator[str]:
         """What a user should know of the mixture and may not expect, a line each."""
         yield from missing_roles(self.sources)
+        if self.unchecked:
+            yield f"{UNCHECKED}: {some_of(self.unchecked)}"
         dropped = [source.name for source in mixture.sources if not source.active]
         if dropped:
             yield f"left out, because the weight is 0 or less: {', '.join(dropped)}"
@@ -132,7 +137,8 @@ class OpenedMixture:
         yield (
             f"offset {low if low == high else f'{low} to {high}'}: {1 - starts / total:.1%} of the "
             "steps start no window, because the episode ends before its last frame"
-            + (f"; episodes that are too short: {', '.join(short)}" if short else "")
+            + (f"; episodes that are too short: {', '.join(short[:5])}" if short else "")
+            + (f" and those of {len(short) - 5} other sources" if len(short) > 5 else "")
             + " (frames='single' uses every step)"
         )
 

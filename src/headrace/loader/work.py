@@ -20,6 +20,7 @@ from headrace.engine.slots import Arrays
 from headrace.engine.statistics import Counters
 from headrace.engine.workers import Charges, Done, Fill
 from headrace.errors import DataError, HeadraceError, WorkerError
+from headrace.formats.extract import check_blob
 from headrace.loader.mixture import OpenedSource
 from headrace.loader.options import LoaderOptions
 from headrace.loader.plan import Sample, SamplePlan, SampleTask
@@ -271,7 +272,8 @@ class SampleFiller:
         dtype = cast(PixelType, camera.dtype)
         spans = self._counters.spans
         read_s = decode_s = 0.0
-        for place, (offset, length) in enumerate(zip(sample.offsets, sample.lengths, strict=True)):
+        each = zip(sample.offsets, sample.lengths, sample.crcs, strict=True)
+        for place, (offset, length, crc) in enumerate(each):
             if length < 0:
                 raise self._absent(sample, place)
             if length > len(self._buffer):
@@ -279,14 +281,16 @@ class SampleFiller:
             data = self._view[:length]
             started = perf_counter()
             self._files.read_into(fd, path, offset, data)
-            middle = perf_counter()
-            if spans is not None:
-                spans.append(("read", started, middle))
-            if kept is not None and channels != 1 and _keep(data, frames[place]):
-                kept[sample.row, place] = length
-                read_s += middle - started
-                continue
             try:
+                if crc >= 0:
+                    check_blob(data, crc)
+                middle = perf_counter()
+                if spans is not None:
+                    spans.append(("read", started, middle))
+                if kept is not None and channels != 1 and _keep(data, frames[place]):
+                    kept[sample.row, place] = length
+                    read_s += middle - started
+                    continue
                 self._decoder.decode(data, frames[place], channels=channels, dtype=dtype)
             except HeadraceError as error:
                 step = sample.start + source.offsets[place]

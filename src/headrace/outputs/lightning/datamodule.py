@@ -108,6 +108,16 @@ class HeadraceDataModule(LightningDataModule):
             )
         return self._loader
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds that training has waited for batches so far."""
+        return self.loader.waited_s
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Requested of each source."""
+        return dict(self.loader.statistics().shares)
+
     # -- what Lightning calls ------------------------------------------------------------------
 
     def prepare_data(self) -> None:

@@ -365,7 +365,8 @@ class ValidationLoader(IterableDataset[TorchBatch]):
 
     def __len__(self) -> int:
         """Batches of a pass on this rank."""
-        self._loader._settle()
+        if not self._loader._settled:  # a trainer also asks when all is closed
+            self._loader._settle()
         feed, size = self._loader._feed, self.batch_size
         left = feed.validation_length() - feed.rank * size
         batches = max(0, -(-left // (size * feed.world_size)))
