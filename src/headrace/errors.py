@@ -4,7 +4,7 @@
     ├── DataError                 data on disk are damaged or not what they should be
     │   ├── DatasetError          the folder, its metadata or its set of shards
     │   ├── RecordError           a TFRecord frame or the Example inside it
-    │   └── ImageError            an encoded image or tensor that cannot be decoded, or is refused
+    │   └── ImageError            an encoded image or tensor: damaged, cannot be decoded, or refused
     ├── CatalogError              the index cannot be written, or lacks what a call needs
     ├── BudgetError               the memory budget is too small
     ├── WorkerError               a worker process of the loader failed
@@ -121,7 +121,7 @@ class RecordError(DataError):
 
 
 class ImageError(DataError):
-    """An encoded image or tensor cannot be decoded, or is refused."""
+    """An encoded image or tensor is damaged, cannot be decoded, or is refused."""
 
 
 class CatalogError(HeadraceError):

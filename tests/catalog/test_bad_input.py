@@ -88,8 +88,10 @@ def test_a_flipped_bit_in_the_structure_of_a_record_is_noticed_while_indexing(br
         data[offset] ^= 0x20
 
     rewrite(shard, change)
-    error = fails(bridge, errors.RecordError, "tf.train.Example")
+    error = fails(bridge, errors.RecordError, "tf.train.Example", quick=True)
     assert (error.episode, error.offset is None) == (0, False)
+    error = fails(bridge, errors.RecordError, "checksum")
+    assert (error.episode, error.offset) == (0, offset)
 
 
 def test_flipped_bits_anywhere_are_found_by_verify(bridge):

@@ -12,20 +12,18 @@ import pytest
 
 import headrace as hr
 from headrace import errors, jobs
+from headrace.catalog.check import quarantine, verify
 from headrace.catalog.manifest import FORMAT_VERSION, read_manifest
 from headrace.catalog.shards import Quiet, ShardPool
 from headrace.catalog.table import EpisodeTable
 from headrace.testing import read_tag
+from tests.catalog.test_bad_input import records, rewrite, shards
 
 
 def opened(folder, **options):
     """A catalog, and the progress of building it."""
     progress = Quiet()
     return hr.Catalog.open(folder, progress=progress, **options), progress
-
-
-def shards(folder):
-    return sorted(folder.glob("*.tfrecord-*"))
 
 
 def content(catalog):
@@ -94,14 +92,96 @@ def test_new_metadata_means_a_new_catalog(bridge):
     assert progress.bytes == sum(path.stat().st_size for path in shards(bridge))
 
 
-def test_a_catalog_of_another_format_version_is_built_again(bridge):
-    opened(bridge)
-    path = bridge / ".headrace" / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 999}))
+def outdated(folder):
+    """Turn a catalog into one of format 1, which has no checksums."""
+    catalog = hr.Catalog.open(folder, quick=True)
+    values = json.loads((catalog.folder / "manifest.json").read_text())
+    del values["checksums"]
+    (catalog.folder / "manifest.json").write_text(json.dumps(values | {"format_version": 1}))
+
+
+def test_a_catalog_of_another_format_version_is_built_again_once_with_a_message(bridge):
+    outdated(bridge)
     catalog, progress = opened(bridge)
-    assert progress.bytes > 0
+    assert progress.bytes == sum(path.stat().st_size for path in shards(bridge))
+    assert ["format 1" in note for note in progress.notes] == [True]
     assert catalog.manifest.format_version == FORMAT_VERSION
+    assert catalog.checksums
     tidy(bridge)
+    _, progress = opened(bridge)
+    assert (progress.bytes, progress.notes) == (0, [])
+
+
+def test_what_an_older_catalog_leaves_out_stays_left_out(bridge):
+    flip(shards(bridge)[0], records(shards(bridge)[0])[0][0] + 2000)
+    shards(bridge)[-1].unlink()
+    catalog, _ = opened(bridge, quick=True, on_damage="quarantine")
+    before = catalog.quarantined
+    quarantine(verify(bridge))
+    outdated(bridge)
+    catalog, _ = opened(bridge)
+    assert catalog.checksums
+    assert before < catalog.quarantined == hr.Catalog.open(bridge).quarantined
+    assert len(catalog.quarantined) == len(before) + 1
+
+
+# -- with and without checksums ------------------------------------------------------------------
+
+
+def flip(path, offset):
+    rewrite(path, lambda data: data.__setitem__(offset, data[offset] ^ 4))
+
+
+def test_a_flipped_bit_in_an_image_is_found_while_indexing(bridge):
+    shard = shards(bridge)[1]
+    (offset, length), *_ = records(shard)
+    flip(shard, offset + length // 2)
+    with pytest.raises(errors.RecordError) as caught:
+        opened(bridge)
+    error = caught.value
+    assert (error.dataset, error.file, error.offset) == ("bridge 0.1.0", str(shard), offset)
+    assert error.episode == 0
+    assert "--quarantine" in error.remedy
+    catalog, _ = opened(bridge, on_damage="quarantine")
+    (damage,) = catalog.manifest.quarantine
+    assert (damage.file, damage.record, damage.offset) == (shard.name, 0, offset)
+
+
+def test_a_quick_catalog_stays_quick_until_checksums_are_asked_for(bridge):
+    catalog, _ = opened(bridge, quick=True)
+    assert not catalog.checksums
+    assert "quick" in repr(catalog)
+    before = content(catalog)
+    for options in ({}, {"quick": True}):
+        catalog, progress = opened(bridge, **options)
+        assert (catalog.checksums, progress.bytes) == (False, 0)
+    os.utime(shards(bridge)[1], ns=(1, 1))
+    catalog, progress = opened(bridge)
+    assert not catalog.checksums
+    assert progress.bytes == shards(bridge)[1].stat().st_size
+    catalog, progress = opened(bridge, quick=False)
+    assert catalog.checksums
+    assert "quick" not in repr(catalog)
+    assert len(progress.notes) == 1
+    assert content(catalog) == before
+    catalog, progress = opened(bridge, quick=True)
+    assert (catalog.checksums, progress.bytes) == (True, 0)
+    tidy(bridge)
+
+
+def test_the_first_catalog_has_checksums_and_they_cost_four_bytes_a_frame(bridge):
+    quick, _ = opened(bridge, quick=True, cache=True)
+    without = sum(batch.nbytes for batch in table_of(quick).batches)
+    shutil.rmtree(os.environ["HEADRACE_CACHE"])
+    catalog, _ = opened(bridge)
+    assert catalog.checksums
+    full = sum(batch.nbytes for batch in table_of(catalog).batches)
+    frames = int(catalog.steps.sum()) * len(catalog.schema.cameras)
+    assert 4 * frames <= full - without < 4 * (frames + 64)
+
+
+def table_of(catalog):
+    return EpisodeTable(catalog.folder / catalog.manifest.table)
 
 
 @pytest.mark.parametrize("spoil", ["garbage", "empty", "gone", "cut"])
@@ -359,7 +439,7 @@ from pathlib import Path
 from headrace.catalog.build import ScanJob, scan_shard
 from headrace.formats.features import read_features
 folder, file, episodes = sys.argv[1], sys.argv[2], int(sys.argv[3])
-job = ScanJob(folder, file, episodes, "frames", False, folder + "/out.arrow", "s")
+job = ScanJob(folder, file, episodes, "frames", True, False, folder + "/out.arrow", "s")
 schema = read_features(Path(folder) / "features.json")
 result = scan_shard(job, schema, lambda b, s: None, mapped=True)
 status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())

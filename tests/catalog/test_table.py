@@ -1,7 +1,10 @@
 """The Arrow table: one batch or many, the rows are the same."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from crc32c import crc32c
 
 import headrace as hr
 from headrace import errors
@@ -74,14 +77,15 @@ def test_places_of_many_frames_equal_their_plain_twin(tables, bridge):
     for table in tables:
         rows = rng.integers(0, table.rows, 200)
         steps = rng.integers(-1, 9, (200, 3))
-        offsets, lengths = table.blob_places(key, rows, steps)
-        for row, ts, offset, length in zip(rows, steps, offsets, lengths, strict=True):
-            ends = table.ends(key, int(row))
-            for t, o, n in zip(ts, offset, length, strict=True):
+        places = table.blob_places(key, rows, steps)
+        for row, ts, *place in zip(rows, steps, *places, strict=True):
+            ends, crcs = table.ends(key, int(row)), table.crcs(key, int(row))
+            for t, o, n, crc in zip(ts, *place, strict=True):
                 if 0 <= t < len(ends):
                     assert (o, n) == blob_place(int(ends[t - 1]) if t else 0, int(ends[t]))
+                    assert crc == crcs[t]
                 else:
-                    assert n == -1
+                    assert (n, crc) == (-1, -1)
 
 
 def test_a_catalog_places_many_frames_as_it_places_one(oxe):
@@ -89,10 +93,12 @@ def test_a_catalog_places_many_frames_as_it_places_one(oxe):
         catalog = hr.Catalog.open(oxe / name)
         episodes = np.arange(len(catalog)).repeat(2)
         steps = np.tile([[0, 3], [2, 5]], (len(catalog), 1))
-        shards, offsets, lengths = catalog.places(episodes, steps)
+        shards, offsets, lengths, crcs = catalog.places(episodes, steps)
         for row in range(len(episodes)):
             for column in range(2):
                 one = catalog.place(int(episodes[row]), int(steps[row, column]))
                 path, stamp = catalog.shard_file(int(shards[row]))
                 assert (one.path, one.stamp) == (path, stamp)
                 assert (one.offset, one.length) == (offsets[row, column], lengths[row, column])
+                data = Path(path).read_bytes()[one.offset : one.offset + one.length]
+                assert crc32c(data) == crcs[row, column]

@@ -8,6 +8,7 @@ import pytest
 import headrace as hr
 from headrace import errors
 from headrace.catalog.check import quarantine, verify
+from headrace.formats.tfrecord import masked_crc
 from headrace.testing import read_tag
 from tests.catalog.test_bad_input import records, rewrite, shards
 
@@ -108,6 +109,36 @@ def test_a_record_that_is_damaged_inside_can_be_left_out_while_indexing(bridge):
     assert len(catalog.quarantined) == 1
     assert catalog.manifest.quarantine[0].file == shard.name
     assert catalog.manifest.quarantine[0].problem
+
+
+def test_a_shard_that_was_replaced_by_another_intact_one_is_noticed(bridge):
+    """As a copy that keeps times does: the catalog takes it for the file that it knows."""
+    catalog = hr.Catalog.open(bridge)
+    assert verify(bridge, decode="none").catalog_checksums
+    shard = bridge / catalog.manifest.shards[0].file
+    stat, where = shard.stat(), catalog.place(0, 1)
+    (offset, length), *_ = records(shard)
+
+    def change(data):
+        data[where.offset + where.length // 2] ^= 1
+        payload = bytes(data[offset : offset + length])
+        data[offset + length : offset + length + 4] = masked_crc(payload).to_bytes(4, "little")
+
+    rewrite(shard, change)
+    os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    with pytest.raises(errors.ImageError):
+        catalog.frame(0, 1)
+    verdict = verify(bridge, decode="none")
+    (finding,) = verdict.findings
+    assert (finding.file, finding.episode, finding.offset) == (shard.name, 0, offset)
+    assert finding.damage
+    assert str(catalog.folder) in finding.problem
+
+
+def test_a_verdict_says_whether_there_are_checksums(bridge):
+    assert verify(bridge, decode="none").catalog_checksums is None
+    hr.Catalog.open(bridge, quick=True)
+    assert verify(bridge, decode="none").catalog_checksums is False
 
 
 def test_verification_in_worker_processes_finds_the_same(bridge, monkeypatch):

@@ -12,9 +12,13 @@ import cv2
 import pytest
 
 import headrace
+import headrace as hr
 from headrace.cli.main import build_parser, main, parsed
+from headrace.loader.work import DamagedFrame
 from headrace.measure.job import jobs_of
-from tests.catalog.test_bad_input import shards
+from headrace.measure.runs import RunWriter
+from tests.catalog.test_bad_input import records, rewrite, shards
+from tests.loader.conftest import spoil_frame
 from tests.measure.made_runs import write_made_run
 from tests.row_files import write_set
 
@@ -105,6 +109,57 @@ def test_index_continues_past_a_broken_dataset_and_reports_it_at_the_end(run, tw
     code, out, err = run("index", two, "--quarantine")
     assert (code, err) == (0, "")
     assert "quarantined" in out
+    assert shards(two / "bridge" / "0.1.0")[0].name in out
+
+
+def test_index_with_quarantine_says_what_it_found_and_where(run, two):
+    folder = two / "bridge" / "0.1.0"
+    lost, damaged = shards(folder)[0], shards(folder)[1]
+    episodes = len(records(lost))
+    os.truncate(lost, 50)
+    offset, length = records(damaged)[0]
+    rewrite(damaged, lambda data: data.__setitem__(offset + length // 2, 0xA5))
+    code, out, _ = run("index", folder, "--quarantine")
+    assert code == 0
+    lines = [line for line in out.splitlines() if line.startswith("  ")]
+    assert len(lines) == 2, "episodes that were lost together share a line"
+    assert lost.name in lines[0]
+    assert damaged.name in lines[1]
+    assert f"offset {offset}, episode 0:" in lines[1]
+    _, out, _ = run("index", folder, "--json")
+    (row,) = json.loads(out)["datasets"]
+    assert len(row["damage"]) == row["quarantined"] == episodes + 1
+    found = {(each["file"], each["record"], each["offset"]) for each in row["damage"]}
+    assert (damaged.name, 0, offset) in found
+    assert all(each["problem"] for each in row["damage"])
+
+
+def test_every_report_of_a_quick_catalog_says_that_frames_are_not_checked(run, two, tmp_path):
+    words = "frames are not checked"
+    assert words in run("index", two, "--quick")[1]
+    _, out, _ = run("index", two, "--quick", "--json")
+    assert [row["checksums"] for row in json.loads(out)["datasets"]] == [False, False]
+    assert run("inspect", two)[1].count(words) == 2
+    assert words in run("inspect", two / "bridge")[1]
+    _, out, _ = run("inspect", two / "bridge", "--json")
+    assert json.loads(out)["catalog"]["checksums"] is False
+    assert run("verify", two, "--decode", "none")[1].count(words) == 2
+    _, out, _ = run("verify", two, "--decode", "none", "--json")
+    assert [each["catalog_checksums"] for each in json.loads(out)["datasets"]] == [False, False]
+    mixture = f"{{root: {two}, defaults: {{offset: 1}}, sources: [{{name: bridge}}]}}"
+    bench = ["bench", mixture, "--steps", 2, "--warmup", 1, "--no-limit", "--name", "quick"]
+    bench += ["--runs", tmp_path / "runs", "loader.batch_size=2", "loader.image_size=32"]
+    code, out, err = run(*bench)
+    assert code == 0, err
+    assert words in out
+    for report in (tmp_path / "runs").glob("*/report.html"):
+        assert words in report.read_text()
+    # Indexing without --quick adds the checksums.
+    _, out, err = run("index", two)
+    assert words not in out
+    assert err.count(words) == 2
+    for command in (("inspect", two), ("verify", two, "--decode", "none")):
+        assert words not in run(*command)[1]
 
 
 def test_inspect_json_has_what_it_promises(run, two):
@@ -123,7 +178,7 @@ def test_inspect_json_has_what_it_promises(run, two):
     fields = {field["key"]: field for field in found["fields"]}
     assert fields["steps/action"]["dtype"] == "float64"
     assert fields["steps/action"]["shape"] == [7]
-    assert set(found["catalog"]) == {"path", "bytes", "level", "format_version"}
+    assert set(found["catalog"]) == {*("path", "bytes", "level", "checksums", "format_version")}
     assert found["catalog"]["level"] == "frames"
     assert os.path.isdir(found["catalog"]["path"])
     assert found["roles"]["language"] == "steps/language_instruction"
@@ -204,6 +259,39 @@ def test_verify_reports_damage_with_its_place_and_the_exit_code(run, two):
     assert code == 1
     assert "1 episode quarantined" in out
     assert json.loads(run("inspect", two / "bridge", "--json")[1])["quarantined"] == 1
+
+
+def test_verify_reads_again_and_quarantines_what_a_run_has_passed_over(run, two, tmp_path):
+    bridge = two / "bridge" / "0.1.0"
+    number, t, _ = spoil_frame(two)
+    catalog = hr.Catalog.open(bridge)
+    listed = [catalog.info(number), catalog.info(int(catalog.episodes("train")[0]))]  # one intact
+    info = listed[0]
+    with RunWriter(tmp_path / "run", batches=True) as records:
+        records.damaged(
+            [
+                DamagedFrame("bridge", str(bridge / e.file), 0, e.id, t, "image", "no JPEG", 7)
+                for e in listed
+            ]
+        )
+    code, out, _ = run("verify", "--from", tmp_path / "run", "--json")
+    (found,) = json.loads(out)["datasets"]
+    assert (code, found["records"], found["damaged_episodes"]) == (1, 2, 1)
+    assert {(one["file"], one["episode"]) for one in found["findings"]} == {
+        (info.file, info.record)
+    }
+    for given in (tmp_path / "run", tmp_path / "run" / "damaged.jsonl"):
+        code, out, _ = run("verify", "--from", given, "--quarantine")
+        assert (code, "1 episode quarantined" in out) == (1, True)
+    assert hr.Catalog.open(bridge).quarantined == {number}
+
+
+def test_verify_is_told_what_to_read(run, two, tmp_path):
+    RunWriter(tmp_path, batches=True).close()
+    code, out, _ = run("verify", "--from", tmp_path)
+    assert (code, "no damaged frames" in out) == (0, True)
+    for wrong in ((), (two, "--from", tmp_path), ("--from", tmp_path / "none")):
+        assert run("verify", *wrong)[0] == 2
 
 
 def test_synth_refuses_what_it_does_not_know(run, tmp_path):

@@ -58,6 +58,8 @@ class Guarded:
 class RecordPlaces:
     """A walked record as `EpisodePlaces` of `formats.extract`."""
 
+    origin = 0
+
     def __init__(self, record, parts):
         self.record, self.steps = record, record.steps
         self.index = {part.key: number for number, part in enumerate(parts)}
@@ -70,6 +72,10 @@ class RecordPlaces:
 
     def ends(self, part):
         return np.array(self.record.ends[self.index[part.key]] or [], np.uint32)
+
+    def crcs(self, part):
+        crcs = self.record.crcs[self.index[part.key]]
+        return None if crcs is None else np.array(crcs, np.uint32)
 
 
 def everything_record(steps):

@@ -65,14 +65,24 @@ def own(data, tmp_path):
     return root
 
 
-def spoil_frame(root, episode=1, t=3):
-    """Damage one JPEG of bridge so that it cannot be decoded, and keep the catalog valid."""
+def spoil_frame(root, episode=1, t=3, *, bit=False):
+    """Damage one JPEG of bridge so that it cannot be decoded, and keep the catalog valid.
+
+    With `bit`, flip one bit of its pixels only.
+    """
     catalog = hr.Catalog.open(root / "bridge" / "0.1.0")
     number = int(catalog.episodes("train")[episode])
     where = catalog.place(number, t)
     stat = os.stat(where.path)
     with open(where.path, "r+b") as file:
-        file.seek(where.offset)
-        file.write(bytes(64))
+        if bit:
+            middle = where.offset + where.length // 2
+            file.seek(middle)
+            flipped = bytes([file.read(1)[0] ^ 1])
+            file.seek(middle)
+            file.write(flipped)
+        else:
+            file.seek(where.offset)
+            file.write(bytes(64))
     os.utime(where.path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     return number, t, where

@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import get_type_hints
 
+import numpy as np
 import pytest
 
 import headrace as hr
@@ -27,7 +28,19 @@ def test_the_keywords_for_editors_are_the_fields_and_nothing_else(options, keywo
     [
         ({"batch_size": 0}, "batch_size is 0"),
         ({"batch_size": 2.5}, "batch_size is 2.5"),
+        ({"batch_size": "8"}, "batch_size is '8'"),
+        ({"batch_size": True}, "batch_size is True"),
+        ({"batch_size": None}, "batch_size is None"),
         ({"image_size": (0, 32)}, "image_size is 0"),
+        ({"image_size": (96, 96, 3)}, r"image_size is \(96, 96, 3\)"),
+        ({"image_size": "256"}, "image_size is '256'"),
+        ({"image_size": (96.5, 96)}, "image_size"),
+        ({"seed": "0"}, "seed is '0'"),
+        ({"workers": "all"}, "workers is 'all'"),
+        ({"memory": ["2GiB"]}, "memory"),
+        ({"rank": "0", "world_size": "1"}, "rank is '0'"),
+        ({"frames": 2}, "frames is 2"),
+        ({"action_chunk": "4"}, "action_chunk is '4'"),
         ({"workers": -1}, "workers is -1"),
         ({"memory": "lots"}, "lots"),
         ({"keep_free": "some"}, "some"),
@@ -46,6 +59,34 @@ def test_a_wrong_value_is_named_where_the_options_are_made(given, value):
     with pytest.raises(UsageError, match=value) as error:
         hr.LoaderOptions(**given)
     assert error.value.remedy
+
+
+def test_numbers_of_numpy_and_lists_are_accepted():
+    given = {"batch_size": np.int64(8), "seed": np.uint32(3), "image_size": [96, np.int32(128)]}
+    options = hr.LoaderOptions(**given)
+    assert (options.batch_size, options.seed, options.size) == (8, 3, (96, 128))
+    assert type(options.batch_size) is int
+    assert hr.LoaderOptions(frames=hr.WindowSpec("all")).window.mode == "all"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda mixture: hr.Loader(mixture, batch_size="8"),
+        lambda mixture: hr.Loader(mixture, image_size=(32, 32, 3)),
+        lambda mixture: hr.Loader(mixture, {"batch_size": 8}),
+        lambda mixture: hr.Loader(mixture.to_dict()),
+        lambda mixture: hr.Loader(mixture, hr.RowOptions()),
+        lambda _: hr.RowLoader("nowhere", batch_size="8"),
+        lambda _: hr.RowLoader("nowhere", {"batch_size": 8}),
+        lambda _: hr.RowOptions(open_pieces="8"),
+        lambda _: hr.RowOptions(shuffle="some"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_the_remedy(mixture, make):
+    with pytest.raises(UsageError) as raised:
+        make(mixture)
+    assert raised.value.remedy
 
 
 def test_options_are_read_from_yaml_values_and_written_back():

@@ -239,3 +239,23 @@ def test_sources_left_out_for_their_weight_are_named(data, loaders, notices):
 def test_only_the_first_rank_tells(data, loaders, notices):
     loaders(make_mixture(data), rank=1, world_size=2)
     assert not notices()
+
+
+# -- validation ------------------------------------------------------------------------------------
+
+
+def test_a_source_without_a_validation_split_is_left_out_of_validation_with_a_warning(
+    data, loaders, notices
+):
+    sources = make_mixture(data, ["bridge", "kuka", "droid"]).sources
+    mixture = hr.Mixture(
+        (sources[0], dataclasses.replace(sources[1], val_split=None), sources[2]), data
+    )
+    loader = loaders(mixture, batch_size=3)
+    notices()
+    assert loader.validation_length() > 0
+    seen = {batch.names[n] for batch in loader.validation() for n in batch.dataset}
+    assert seen == {"bridge", "droid"}
+    (line,) = notices()
+    assert line.endswith(": kuka")
+    assert {loader.names[n] for _ in range(4) for n in next(loader).dataset} >= {"kuka"}

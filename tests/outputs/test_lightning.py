@@ -371,6 +371,10 @@ def test_a_missing_lightning_names_the_feature_and_the_extra():
         ({"device": None, "pin": True}, "pin"),
         ({"layout": "BHWC"}, "BHWC"),
         ({"steps_per_epoch": 0}, "steps_per_epoch"),
+        ({"steps_per_epoch": "5"}, "steps_per_epoch is '5'"),
+        ({"batch_size": "8"}, "batch_size is '8'"),
+        ({"image_size": (32, 32, 3)}, "image_size"),
+        ({"layout": 3}, "layout is 3"),
     ],
 )
 def test_a_wrong_option_fails_when_the_data_module_is_made(mixture, wrong, named):

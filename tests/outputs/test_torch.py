@@ -210,6 +210,14 @@ def test_an_abandoned_validation_gives_its_slots_back(loaders):
     assert len(loader.statistics().engine.streams) == 1
 
 
+def test_the_length_of_a_validation_is_known_after_the_loader_is_closed(loaders):
+    loader = loaders()
+    validation = loader.validation()
+    length = len(validation)
+    loader.close()
+    assert len(validation) == length > 0
+
+
 def test_a_closed_loader_says_so(loaders):
     loader, fresh = loaders(), loaders()
     batches, validation = iter(loader), iter(loader.validation())
@@ -329,6 +337,10 @@ def test_pickling_and_copying_are_refused(loaders, how):
         ({"device": "meta"}, "device is 'meta'"),
         ({"pin": True}, "Give device='cuda'"),
         ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": "8"}, "batch_size is '8'"),
+        ({"image_size": (32, 32, 3)}, "image_size"),
+        ({"steps_per_epoch": "5"}, "steps_per_epoch is '5'"),
+        ({"layout": None}, "layout is None"),
     ],
 )
 def test_options_that_cannot_be_are_refused(loaders, options, message):

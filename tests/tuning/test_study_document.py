@@ -231,3 +231,10 @@ def test_rows_of_a_training_study_are_runs_of_the_command():
     assert fast.command[-5:] == (*common, "training.lr=3e-3")
     assert fast.backend == "train"
     assert fewer.known[0] == "invalid configuration"
+
+
+def test_a_study_may_have_its_mixture_inline(tmp_path):
+    names = ", ".join(f"{{name: s{number}, path: /x}}" for number in range(300))
+    values = {"mixture": f"{{sources: [{names}]}}", "runs": [{"label": "one"}]}
+    study = study_from(values, tmp_path)
+    assert study.mixture.startswith("{")

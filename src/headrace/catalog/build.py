@@ -25,6 +25,7 @@ from headrace.catalog.manifest import (
     FORMAT_VERSION,
     LEVELS,
     MISSING,
+    UNCHECKED,
     Damage,
     Manifest,
     ShardStamp,
@@ -72,25 +73,30 @@ def prepare(
     path: str | Path,
     *,
     level: str,
+    quick: bool | None,
     quarantine: bool,
     cache: bool,
     workers: int | None,
     progress: BuildProgress | None,
     pool: ShardPool | None,
 ) -> Prepared:
-    """The dataset in a version folder with a catalog of at least `level`, built if need be."""
+    """The dataset in a version folder with a catalog of at least `level`, built if need be.
+
+    `quick` true builds without checksums, false insists on them, None takes what there is.
+    """
     dataset = read_dataset(path)
     places = candidates(dataset.path)[1 if cache else 0 :]
+    wanted = _Wanted(level, checksums=level == "frames" and not quick, insist=quick is False)
     for _ in range(3):  # another process may replace the catalog between two of our steps
-        found = _current(dataset, places, level)
+        found = _current(dataset, places, wanted)
         if found is not None:
             return found
         with ExitStack() as stack:
             shown = progress or stack.enter_context(ProgressBar())
             _build(
                 dataset,
-                _choose_folder(dataset, places, shown),
-                level=level,
+                _choose_folder(dataset, places, wanted, shown),
+                wanted=wanted,
                 quarantine=quarantine,
                 pool=pool or stack.enter_context(ShardPool(workers)),
                 progress=shown,
@@ -103,22 +109,35 @@ def prepare(
     )
 
 
-def _current(dataset: RldsDataset, places: list[Path], level: str) -> Prepared | None:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What a catalog must know."""
+
+    level: str
+    checksums: bool  #: whether one that is built anew has the checksums of frames
+    insist: bool  #: whether one without them does not do
+
+    def is_met_by(self, manifest: Manifest) -> bool:
+        knows = LEVELS.index(manifest.level) >= LEVELS.index(self.level)
+        return knows and (manifest.checksums or not (self.insist and self.checksums))
+
+
+def _current(dataset: RldsDataset, places: list[Path], wanted: _Wanted) -> Prepared | None:
     """The catalog as it is, if it is up to date and knows enough."""
     for folder in places:
-        found = _usable(dataset, folder, level)
+        found = _usable(dataset, folder, wanted)
         if found is not None and not _changed_shards(dataset, found.manifest):
             return found
     return None
 
 
-def _usable(dataset: RldsDataset, folder: Path, level: str) -> Prepared | None:
+def _usable(dataset: RldsDataset, folder: Path, wanted: _Wanted) -> Prepared | None:
     """The catalog in a folder, if its rows are good wherever the shards did not change."""
     manifest = read_manifest(folder)
     if (
         manifest is None
         or manifest.metadata_hash != dataset.metadata_hash
-        or LEVELS.index(manifest.level) < LEVELS.index(level)
+        or not wanted.is_met_by(manifest)
     ):
         return None
     try:
@@ -127,12 +146,20 @@ def _usable(dataset: RldsDataset, folder: Path, level: str) -> Prepared | None:
         return None
 
 
-def _choose_folder(dataset: RldsDataset, places: list[Path], progress: BuildProgress) -> Path:
+def _choose_folder(
+    dataset: RldsDataset, places: list[Path], wanted: _Wanted, progress: BuildProgress
+) -> Path:
     """Where to build: where a catalog already is, else the first place that can be written."""
     existing = []
     for folder in places:
         manifest = read_manifest(folder)
         if manifest is None:
+            if outdated := read_manifest(folder, outdated=True):
+                existing.append(folder)
+                progress.note(
+                    f"{dataset.title}: its catalog has format {outdated.format_version}, this "
+                    f"headrace writes format {FORMAT_VERSION}; indexing it again, once"
+                )
             continue
         existing.append(folder)
         if manifest.metadata_hash != dataset.metadata_hash:
@@ -143,6 +170,8 @@ def _choose_folder(dataset: RldsDataset, places: list[Path], progress: BuildProg
                 f"{dataset.title}: {changed[0]}{more} changed since it was indexed; "
                 "indexing it again"
             )
+        elif manifest.level == wanted.level and not wanted.is_met_by(manifest):
+            progress.note(f"{dataset.title}: {UNCHECKED}; indexing it again, with checksums")
     for folder in [*existing, *places]:
         if is_writable(folder):
             return folder
@@ -170,7 +199,7 @@ def _build(
     dataset: RldsDataset,
     folder: Path,
     *,
-    level: str,
+    wanted: _Wanted,
     quarantine: bool,
     pool: ShardPool,
     progress: BuildProgress,
@@ -182,7 +211,7 @@ def _build(
             folder / "lock",
             lambda: progress.note(f"{dataset.title}: another process is indexing it; waiting"),
         ):
-            _Build(dataset, folder, level, quarantine).run(pool, progress)
+            _Build(dataset, folder, wanted, quarantine).run(pool, progress)
     except HeadraceError as error:
         raise error.within(dataset=dataset.title) from None
     except OSError as error:
@@ -203,10 +232,25 @@ class _Shard:
 
 
 class _Build:
-    def __init__(self, dataset: RldsDataset, folder: Path, level: str, quarantine: bool) -> None:
+    def __init__(
+        self, dataset: RldsDataset, folder: Path, wanted: _Wanted, quarantine: bool
+    ) -> None:
         self.dataset, self.folder, self.quarantine = dataset, folder, quarantine
-        self.old = _usable(dataset, folder, level)
-        self.level = self.old.manifest.level if self.old else level
+        self.old = _usable(dataset, folder, wanted)
+        same = self.old.manifest if self.old else wanted
+        self.level, self.checksums = same.level, same.checksums
+        self.known = self._known_damage()
+
+    def _known_damage(self) -> dict[str, list[Damage]]:
+        """What an earlier catalog, also one that cannot be used, leaves out of unchanged shards."""
+        found: dict[str, list[Damage]] = {}
+        manifest = read_manifest(self.folder) or read_manifest(self.folder, outdated=True)
+        if manifest is not None and manifest.metadata_hash == self.dataset.metadata_hash:
+            changed = _changed_shards(self.dataset, manifest)
+            for damage in manifest.quarantine:
+                if damage.file not in changed:
+                    found.setdefault(damage.file, []).append(damage)
+        return found
 
     def run(self, pool: ShardPool, progress: BuildProgress) -> None:
         shards = self._survey()
@@ -220,11 +264,10 @@ class _Build:
         shards = [self._look_at(file) for file in self.dataset.shards]
         self._check_files(shards)
         if self.old is not None:
-            manifest, row = self.old.manifest, 0
-            for shard, stamp in zip(shards, manifest.shards, strict=True):
+            row = 0
+            for shard, stamp in zip(shards, self.old.manifest.shards, strict=True):
                 if stamp.matches(shard.size, shard.mtime_ns):
-                    damage = [each for each in manifest.quarantine if each.file == stamp.file]
-                    shard.row, shard.found = row, ScanResult(stamp.steps, damage)
+                    shard.row, shard.found = row, ScanResult(stamp.steps, [])
                 row += stamp.episodes
         for shard in shards:
             shard.found = shard.found or _read_note(shard.part, shard.stamp)
@@ -236,7 +279,8 @@ class _Build:
             FORMAT_VERSION,
             self.dataset.metadata_hash,
             self.level,
-            self.quarantine,
+            self.checksums,
+            self._may_leave_out(file),
             file.file,
             size,
             mtime_ns,
@@ -245,10 +289,18 @@ class _Build:
         name = hashlib.sha256(file.file.encode()).hexdigest()[:24]
         return _Shard(file, size, mtime_ns, self.folder / _PARTS / f"{name}.arrow", stamp)
 
+    def _may_leave_out(self, file: ShardFile) -> bool:
+        """Whether damaged episodes of a shard are left out: on request, or as they were before."""
+        return self.quarantine or file.file in self.known
+
     def _check_files(self, shards: list[_Shard]) -> None:
         """All shards that the metadata lists are there, and no others."""
-        missing = [s.file.file for s in shards if s.size == MISSING and s.file.episodes]
-        if missing and not self.quarantine:
+        missing = [
+            shard.file.file
+            for shard in shards
+            if shard.size == MISSING and shard.file.episodes and not self._may_leave_out(shard.file)
+        ]
+        if missing:
             raise DatasetError(
                 f"{len(missing)} of {len(shards)} shards are missing: {some_of(missing)}",
                 file=str(self.dataset.path),
@@ -282,7 +334,8 @@ class _Build:
                 file=shard.file.file,
                 episodes=shard.file.episodes,
                 level=self.level,
-                quarantine=self.quarantine,
+                checksums=self.checksums,
+                quarantine=self._may_leave_out(shard.file),
                 out=str(shard.part),
                 stamp=shard.stamp,
             )
@@ -301,10 +354,10 @@ class _Build:
     def _commit(self, shards: list[_Shard]) -> None:
         """Merge all rows into a new table and make it the catalog."""
         name = f"episodes-{secrets.token_hex(4)}.arrow"
-        schema = table_schema(plan(self.dataset.schema), self.level)
+        schema = table_schema(plan(self.dataset.schema), self.level, self.checksums)
         write_table(self.folder / name, schema, self._rows(shards))
         sync_folder(self.folder)
-        stamps, damage = [], []
+        stamps, damage = [], [each for known in self.known.values() for each in known]
         for shard in shards:
             file, found = shard.file, shard.found or ScanResult(0, [])
             stamps.append(
@@ -313,18 +366,16 @@ class _Build:
                 )
             )
             damage += found.damage
-        write_manifest(
-            self.folder,
-            Manifest(
-                name=self.dataset.name,
-                version=self.dataset.version,
-                level=self.level,
-                metadata_hash=self.dataset.metadata_hash,
-                table=name,
-                shards=tuple(stamps),
-                quarantine=tuple(damage),
-            ),
+        manifest = Manifest(
+            name=self.dataset.name,
+            version=self.dataset.version,
+            level=self.level,
+            metadata_hash=self.dataset.metadata_hash,
+            table=name,
+            shards=tuple(stamps),
+            checksums=self.checksums,
         )
+        write_manifest(self.folder, manifest.with_quarantine(damage))
         # From here on the new catalog is in force; what follows only tidies up.
         shutil.rmtree(self.folder / _PARTS, ignore_errors=True)
         for other in [*self.folder.glob("episodes-*.arrow*"), *self.folder.glob("*.tmp-*")]:
@@ -346,6 +397,7 @@ class _Build:
 # -- one shard: the work that is spread over processes -------------------------------------------
 
 _REPORT_STEPS = 4096
+_REPORT_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +408,7 @@ class ScanJob:
     file: str  #: the shard, relative to it
     episodes: int  #: records it should hold
     level: str  #: "episodes" or "frames"
+    checksums: bool  #: read and check every record, and keep the checksum of every frame
     quarantine: bool  #: record damaged episodes instead of raising
     out: str  #: file to write the rows to; its note goes beside it
     stamp: str  #: identifies what was scanned, kept in the note
@@ -379,9 +432,9 @@ def scan_shard(job: ScanJob, schema: Schema, report: Report, *, mapped: bool) ->
     parts = plan(schema)
     path, out = Path(job.folder, job.file), Path(job.out)
     scanning = _Scan(job, parts, report)
-    columns = table_schema(parts, job.level)
+    columns = table_schema(parts, job.level, job.checksums)
     try:
-        with open_shard(path, mapped=mapped) as shard:
+        with open_shard(path, mapped=mapped, whole=job.checksums) as shard:
             write_table(out, columns, scanning.batches(shard), durable=False)
     except FileNotFoundError:
         if job.episodes and not job.quarantine:
@@ -416,22 +469,23 @@ class _Scan:
 
     def __init__(self, job: ScanJob, parts: list[Part], report: Report) -> None:
         self.job, self.parts, self.report = job, parts, report
-        self.rows = RowBuffer(parts, job.level)
+        self.rows = RowBuffer(parts, job.level, job.checksums)
         self.steps = 0
         self.records = 0
         self.damage: list[Damage] = []
 
     def batches(self, shard: ShardBytes) -> Iterator[pa.RecordBatch]:
         """The shard's rows, a batch at a time."""
-        reported = 0
+        reported = (0, 0)
         try:
             for offset, length in shard.records(self.job.episodes):
                 record = self._index(shard, offset, length) if self.job.level == "frames" else None
                 self.rows.append(offset, length, record)
                 self.records += 1
-                if self.steps - reported >= _REPORT_STEPS:
+                steps, end = self.steps - reported[0], offset + length - reported[1]
+                if steps >= _REPORT_STEPS or (self.job.checksums and end >= _REPORT_BYTES):
+                    reported = self.steps, offset + length
                     self.report(offset + length, self.steps)
-                    reported = self.steps
                 if self.rows.bytes >= BATCH_BYTES:
                     yield self.rows.take(0)
         except DataError as error:
@@ -448,7 +502,7 @@ class _Scan:
 
     def _index(self, shard: ShardBytes, offset: int, length: int) -> RecordIndex | None:
         try:
-            record = index_record(shard.buffer, offset, offset + length, self.parts)
+            record = self._read(shard, offset, length)
         except DataError as error:
             if not self.job.quarantine:
                 raise
@@ -456,6 +510,12 @@ class _Scan:
             return None
         self.steps += record.steps
         return record
+
+    def _read(self, shard: ShardBytes, offset: int, length: int) -> RecordIndex:
+        if not self.job.checksums:
+            return index_record(shard.buffer, offset, offset + length, self.parts)
+        with shard.payload(offset, length) as payload:
+            return index_record(shard.buffer, offset, offset + length, self.parts, payload)
 
     def lost_batches(self, offset: int, problem: str) -> Iterator[pa.RecordBatch]:
         """Rows for all episodes that can no longer be found."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.build import Prepared, prepare
-from headrace.catalog.manifest import LEVELS, ShardStamp
+from headrace.catalog.manifest import LEVELS, UNCHECKED, ShardStamp
 from headrace.catalog.shards import BuildProgress, ShardPool
 from headrace.catalog.source import Roles, find_roles
 from headrace.catalog.splits import Rounding, resolve_split
@@ -21,7 +21,7 @@ from headrace.catalog.table import EpisodeTable
 from headrace.decoding.frame import PixelType, decode_image
 from headrace.errors import CatalogError, HeadraceError, SelectionError, SplitError, UsageError
 from headrace.formats.example import blob_place
-from headrace.formats.extract import BLOBS, FIXED, Part, parts_of, values
+from headrace.formats.extract import BLOBS, FIXED, Part, check_blob, parts_of, values
 from headrace.formats.features import Field, Schema
 from headrace.reading.local import ByteRange, LocalFiles, shared_files
 
@@ -40,6 +40,15 @@ class EpisodeInfo:
     offset: int  #: first byte of its record's payload in the shard
     length: int  #: bytes of the payload
     steps: int | None  #: number of steps; None in a catalog of level "episodes"
+
+
+class FramePlaces(NamedTuple):
+    """Where many frames lie; all but `shards` are [n, k]."""
+
+    shards: NDArray[np.int64]  #: [n]; `Catalog.shard_file` gives a shard's path
+    offsets: NDArray[np.int64]  #: in the file
+    lengths: NDArray[np.int64]  #: -1: there is no such frame
+    crcs: NDArray[np.int64]  #: the frame's CRC-32C; -1: not known, in a catalog of `--quick`
 
 
 class Catalog:
@@ -76,6 +85,7 @@ class Catalog:
         path: str | Path,
         *,
         level: Level = "frames",
+        quick: bool | None = None,
         on_damage: Literal["raise", "quarantine"] = "raise",
         cache: bool = False,
         workers: int | None = None,
@@ -86,6 +96,9 @@ class Catalog:
         """Open the catalog of the dataset in a version folder; build what is missing or stale.
 
         level: "episodes" hops over records only; "frames" knows every frame.
+        quick: a catalog that is built reads and checks all bytes and keeps the checksum of every
+            frame, so that a damaged one is never delivered; True hops over the images instead
+            (`checksums`), False renews a catalog that was built so.
         on_damage: "quarantine" leaves out episodes that cannot be indexed instead of raising.
         cache: keep the catalog in the cache folder even if the dataset's can be written.
         """
@@ -98,6 +111,7 @@ class Catalog:
         prepared = prepare(
             path,
             level=level,
+            quick=quick,
             quarantine=on_damage == "quarantine",
             cache=cache,
             workers=workers,
@@ -122,6 +136,11 @@ class Catalog:
     def level(self) -> str:
         """ "episodes" or "frames"."""
         return self.manifest.level
+
+    @property
+    def checksums(self) -> bool:
+        """Whether frames are checked when they are read; not in a catalog of `--quick`."""
+        return self.manifest.checksums
 
     @property
     def nbytes(self) -> int:
@@ -162,7 +181,11 @@ class Catalog:
         return self.first_rows[-1]
 
     def __repr__(self) -> str:
-        return f"<Catalog {self.name} {self.version}: {len(self)} episodes, level {self.level}>"
+        unchecked = "" if self.checksums or self.level != "frames" else f", {UNCHECKED}"
+        return (
+            f"<Catalog {self.name} {self.version}: {len(self)} episodes, level {self.level}"
+            f"{unchecked}>"
+        )
 
     def episodes(self, split: str, *, rounding: Rounding = "closest") -> NDArray[np.int64]:
         """Numbers of a split's episodes, such as `"train[:90%]"`: exactly those TFDS would read.
@@ -226,19 +249,18 @@ class Catalog:
 
     def places(
         self, episodes: NDArray[np.int64], steps: NDArray[np.int64], camera: str | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Shard number [n], offset [n, k] and length [n, k] of many frames at once.
+    ) -> FramePlaces:
+        """The places of many frames at once, for episodes [n] and steps [n, k].
 
-        For episodes [n] and steps [n, k]; a frame that is not there has length -1. `shard_file`
-        gives a shard's path. The plain twin is `place`.
+        The plain twin is `place`.
         """
         self._need_frames()
         key = parts_of(self._camera(camera))[0].key
-        offsets, lengths = self._table.blob_places(key, episodes, steps)
+        offsets, lengths, crcs = self._table.blob_places(key, episodes, steps)
         base = self._table.column("offset")[episodes].astype(np.int64)
         base += self._table.column(f"start:{key}")[episodes].astype(np.int64)
         shards = self._table.column("shard")[episodes].astype(np.int64)
-        return shards, base[:, None] + offsets, lengths
+        return FramePlaces(shards, base[:, None] + offsets, lengths, crcs)
 
     def fixed_places(
         self, field: Field, episodes: NDArray[np.int64], steps: NDArray[np.int64]
@@ -263,22 +285,28 @@ class Catalog:
         return self._files_of_shards[shard]
 
     def encoded(self, episode: int, t: int, camera: str | None = None) -> bytes:
-        """The encoded bytes of frame t of a camera, as they are in the file."""
+        """The encoded bytes of frame t of a camera, as they are in the file, and checked."""
         where = self.place(episode, t, camera)
+        row, field = self._row(episode), self._camera(camera)
+        t = self._step(row, t)
         try:
-            return self._files.read(where)
+            data = self._files.read(where)
+            crcs = self._table.crcs(parts_of(field)[0].key, row)
+            if crcs is not None:
+                check_blob(data, int(crcs[t]))
+            return data
         except HeadraceError as error:
-            raise self._located(error, self._row(episode), frame=t) from None
+            error.within(offset=where.offset, field=field.key)
+            raise self._located(error, row, frame=t) from None
 
     def frame(self, episode: int, t: int, camera: str | None = None) -> NDArray[Any]:
         """The decoded frame t of a camera: [height, width, channels]."""
-        where = self.place(episode, t, camera)
-        field = self._camera(camera)
+        data, field = self.encoded(episode, t, camera), self._camera(camera)
         try:
-            return decode_frame(field, self._files.read(where))
+            return decode_frame(field, data)
         except HeadraceError as error:
             row = self._row(episode)
-            error.within(offset=where.offset, field=field.key)
+            error.within(offset=self.place(episode, t, camera).offset, field=field.key)
             raise self._located(error, row, frame=self._step(row, t)) from None
 
     def read(self, episode: int, field: str, start: int = 0, stop: int | None = None) -> Any:
@@ -414,6 +442,7 @@ class _RowPlaces:
     def __init__(self, table: EpisodeTable, row: int) -> None:
         self._table, self._row = table, row
         self.steps = table.value("steps", row)
+        self.origin = table.value("offset", row)
 
     def start(self, part: Part) -> int:
         return self._table.value(f"start:{part.key}", self._row)
@@ -426,3 +455,6 @@ class _RowPlaces:
 
     def ends(self, part: Part) -> NDArray[np.uint32]:
         return self._table.ends(part.key, self._row)
+
+    def crcs(self, part: Part) -> NDArray[np.uint32] | None:
+        return self._table.crcs(part.key, self._row)

@@ -1,12 +1,13 @@
 """Verifying a dataset: checksums and structure of every record, and whether its images decode.
 
-It reads the shards, not the catalog, so it also works where no catalog can be built.
+It reads the shards, so it also works where no catalog can be built. Where there is one, the
+checksums that it keeps of frames are compared too.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.catalog import Catalog, decode_frame
-from headrace.catalog.manifest import Damage, cannot_write, read_manifest, write_manifest
+from headrace.catalog.manifest import (
+    Damage,
+    Manifest,
+    candidates,
+    cannot_write,
+    read_manifest,
+    write_manifest,
+)
 from headrace.catalog.shards import (
     BuildProgress,
     Quiet,
@@ -27,9 +35,11 @@ from headrace.catalog.shards import (
     open_shard,
     shard_stat,
 )
+from headrace.catalog.table import EpisodeTable
 from headrace.errors import DataError, HeadraceError
 from headrace.files import locked
 from headrace.formats.extract import (
+    BLOBS,
     FIXED,
     Part,
     RecordIndex,
@@ -40,8 +50,8 @@ from headrace.formats.extract import (
     values,
 )
 from headrace.formats.features import Field, Schema
-from headrace.formats.rlds import read_dataset
-from headrace.formats.tfrecord import FOOTER, payload_is_intact
+from headrace.formats.rlds import RldsDataset, read_dataset
+from headrace.formats.tfrecord import FOOTER
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +79,8 @@ class Verdict:
     bytes: int
     frames_decoded: int
     findings: tuple[Finding, ...]
+    #: Whether the catalog has checksums, which were compared with the frames; None: no catalog
+    catalog_checksums: bool | None = None
 
     @property
     def damaged(self) -> int:
@@ -85,19 +97,34 @@ def verify(
     path: str | Path,
     *,
     decode: Literal["none", "sample", "all"] = "sample",
+    only: Mapping[str, Collection[int]] | None = None,
     pool: ShardPool | None = None,
     progress: BuildProgress | None = None,
 ) -> Verdict:
-    """Check every record's checksum and structure, and decode a sample of images or all."""
+    """Check every record's checksum and structure, and decode a sample of images or all.
+
+    `only` names records of some shards: the others are hopped over.
+    """
     dataset = read_dataset(path)
     assert dataset.schema  # a broken one is an error here, before any process starts
+    manifest, rows = _indexed(dataset)
     tasks = [
         ShardTask(
             f"{__name__}:check",
-            asdict(_Job(str(dataset.path), shard.file, shard.episodes, decode)),
+            asdict(
+                _Job(
+                    str(dataset.path),
+                    shard.file,
+                    shard.episodes,
+                    decode,
+                    sorted(only[shard.file]) if only is not None else None,
+                    *rows.get(shard.file, ()),
+                )
+            ),
             max(0, shard_stat(dataset.path / shard.file)[0]),
         )
         for shard in dataset.shards
+        if only is None or shard.file in only
     ]
     with contextlib.ExitStack() as stack:
         pool = pool or stack.enter_context(ShardPool())
@@ -106,12 +133,32 @@ def verify(
         name=dataset.name,
         version=dataset.version,
         path=dataset.path,
-        records=sum(result["records"] for result in results),
+        records=sum(result["records"] - result["hopped"] for result in results),
         steps=sum(result["steps"] for result in results),
-        bytes=sum(result["bytes"] for result in results),
+        bytes=sum(result["bytes"] - result["hopped_bytes"] for result in results),
         frames_decoded=sum(result["frames_decoded"] for result in results),
         findings=tuple(Finding(**row) for result in results for row in result["findings"]),
+        catalog_checksums=manifest.checksums if manifest else None,
     )
+
+
+def _indexed(dataset: RldsDataset) -> tuple[Manifest | None, dict[str, tuple[str, int]]]:
+    """The catalog that is there, and table and first row of each shard that it has checksums of."""
+    for folder in candidates(dataset.path):
+        manifest = read_manifest(folder)
+        if (
+            manifest is None
+            or manifest.metadata_hash != dataset.metadata_hash
+            or manifest.level != "frames"
+        ):
+            continue
+        rows, row = {}, 0
+        for stamp in manifest.shards:
+            if manifest.checksums and stamp.matches(*shard_stat(dataset.path / stamp.file)):
+                rows[stamp.file] = (str(folder / manifest.table), row)
+            row += stamp.episodes
+        return manifest, rows
+    return None, {}
 
 
 def quarantine(verdict: Verdict, *, cache: bool = False) -> int:
@@ -148,6 +195,9 @@ class _Job:
     file: str  #: the shard, relative to it
     episodes: int  #: records it should hold
     decode: str  #: "none", "sample" or "all"
+    only: Sequence[int] | None = None  #: numbers of the records to check, in order; None: all
+    table: str | None = None  #: of a catalog with checksums, where there is one
+    row: int = 0  #: of the shard's first episode in it
 
 
 @dataclass
@@ -158,6 +208,8 @@ class _Result:
     steps: int = 0
     frames_decoded: int = 0
     bytes: int = 0
+    hopped: int = 0  #: of the records
+    hopped_bytes: int = 0
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -168,8 +220,9 @@ def check(
     job = _Job(**job_values)
     result = _Result()
     try:
-        with open_shard(Path(job.folder, job.file), mapped=mapped) as shard:
-            _Check(job, schema, shard, result).run(report)
+        with open_shard(Path(job.folder, job.file), mapped=mapped, whole=not job.only) as shard:
+            table = EpisodeTable(Path(job.table)) if job.table else None
+            _Check(job, schema, shard, result, table).run(report)
     except FileNotFoundError:
         problem = "the shard is missing"
         result.findings += [Finding(job.file, n, 0, problem) for n in range(job.episodes)]
@@ -184,6 +237,7 @@ class _Check:
     schema: Schema
     shard: ShardBytes
     result: _Result
+    table: EpisodeTable | None
 
     def run(self, report: Report) -> None:
         job, result, shard = self.job, self.result, self.shard
@@ -191,16 +245,18 @@ class _Check:
         stride = max(1, job.episodes // _SAMPLED_EPISODES)
         try:
             for offset, length in shard.records(job.episodes):
-                end = offset + length
-                with memoryview(shard.buffer) as view, view[offset:end] as payload:
-                    intact = payload_is_intact(payload, shard.read(end, FOOTER))
-                if intact:
-                    sampled = job.decode == "sample" and not result.records % stride
-                    self._check_record(parts, offset, length, job.decode == "all" or sampled)
-                else:
-                    self._found(offset, "the checksum of the record is wrong")
+                if job.only is not None:
+                    if result.records > job.only[-1]:
+                        return
+                    if result.records not in job.only:
+                        result.records += 1
+                        result.hopped += 1
+                        result.hopped_bytes += length
+                        continue
+                sampled = job.decode == "sample" and not result.records % stride
+                self._check_record(parts, offset, length, job.decode == "all" or sampled)
                 result.records += 1
-                result.bytes = end + FOOTER
+                result.bytes = offset + length + FOOTER
                 report(result.bytes, result.steps)
                 if len(result.findings) >= _MAX_FINDINGS:
                     return
@@ -214,16 +270,18 @@ class _Check:
         self.result.findings.append(finding)
 
     def _check_record(self, parts: list[Part], offset: int, length: int, thorough: bool) -> None:
-        """Structure of a record and, if thorough, every value in it."""
+        """Checksum and structure of a record, its frames and, if thorough, every value in it."""
         try:
-            record = index_record(self.shard.buffer, offset, offset + length, parts)
+            with self.shard.payload(offset, length) as payload:
+                record = index_record(self.shard.buffer, offset, offset + length, parts, payload)
         except DataError as error:
             self._found(error.offset or offset, error.problem, field=error.field)
             return
         self.result.steps += record.steps
+        self._compare(parts, offset, record)
         if not thorough:
             return
-        places = _Places(record, parts)
+        places = _Places(record, parts, offset)
 
         def fetch(start: int, size: int) -> bytes:
             return self.shard.read(offset + start, size)
@@ -239,6 +297,24 @@ class _Check:
             except HeadraceError as error:
                 at = offset + places.start(parts_of(one)[-1])
                 self._found(at, error.problem, field=one.key)
+
+    def _compare(self, parts: list[Part], offset: int, record: RecordIndex) -> None:
+        """An intact record whose frames are not those that were indexed: another file."""
+        row = self.job.row + self.result.records
+        if self.table is None or not self.table.value("steps", row):  # quarantined, or no frames
+            return
+        for part, ends, crcs in zip(parts, record.ends, record.crcs, strict=True):
+            if part.storage != BLOBS:
+                continue
+            indexed: list[Any] = [self.table.ends(part.key, row), self.table.crcs(part.key, row)]
+            if [list(each) for each in indexed] != [list(ends or ()), list(crcs or ())]:
+                problem = (
+                    "the record is intact but not the one that was indexed (the shard was "
+                    "replaced, and its size and time are the same): remove the catalog, "
+                    f"{Path(self.table.path).parent}"
+                )
+                self._found(offset, problem, field=part.key)
+                return
 
     def _check_camera(
         self, camera: Field, places: _Places, fetch: Callable[[int, int], bytes], offset: int
@@ -266,7 +342,8 @@ class _Check:
 class _Places:
     """A record that was just walked, in the form that `formats.extract` reads."""
 
-    def __init__(self, record: RecordIndex, parts: list[Part]) -> None:
+    def __init__(self, record: RecordIndex, parts: list[Part], origin: int) -> None:
+        self.origin = origin
         self.steps = record.steps
         self._record = record
         self._index = {part.key: number for number, part in enumerate(parts)}
@@ -282,3 +359,6 @@ class _Places:
     def ends(self, part: Part) -> NDArray[np.uint32]:
         ends: Any = self._record.ends[self._index[part.key]]
         return np.array(ends if ends is not None else [], np.uint32)
+
+    def crcs(self, part: Part) -> None:
+        del part  # they were computed from these very bytes

@@ -54,6 +54,7 @@ def describe(catalog: Catalog, *, instructions: int = 5) -> dict[str, Any]:
             "path": str(catalog.folder),
             "bytes": catalog.nbytes,
             "level": catalog.level,
+            "checksums": catalog.checksums,
             "format_version": FORMAT_VERSION,
         },
     }

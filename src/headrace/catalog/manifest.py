@@ -18,10 +18,12 @@ from typing import Any
 from headrace.errors import CatalogError
 from headrace.files import atomic_write, sync_folder
 
-FORMAT_VERSION = 1  #: raised when a catalog written before can no longer be read
+FORMAT_VERSION = 2  #: raised when a catalog written before can no longer be read
 LEVELS = ("episodes", "frames")  #: each knows more than the one before
 MANIFEST = "manifest.json"
 MISSING = -1  #: size of a shard that was not there
+#: What every report of a catalog without checksums says.
+UNCHECKED = "frames are not checked (indexed with --quick)"
 _NAMED = 5  # how many files a message names before it only counts
 
 # -- where ---------------------------------------------------------------------------------------
@@ -67,7 +69,7 @@ def cannot_write(error: OSError, path: str) -> CatalogError:
     return CatalogError(
         f"the catalog cannot be written: {error.strerror}",
         file=path,
-        remedy="Free some space (a catalog needs about 5 bytes per frame and camera), or put it "
+        remedy="Free some space (a catalog needs about 9 bytes per frame and camera), or put it "
         "elsewhere: HEADRACE_CACHE=/other/disk headrace index --cache PATH",
     )
 
@@ -122,6 +124,7 @@ class Manifest:
     table: str  #: file name of the Arrow table beside the manifest
     shards: tuple[ShardStamp, ...]
     quarantine: tuple[Damage, ...] = ()
+    checksums: bool = False  #: whether the table has the checksum of every frame
     format_version: int = FORMAT_VERSION
 
     def with_quarantine(self, damage: list[Damage]) -> Manifest:
@@ -130,11 +133,14 @@ class Manifest:
         return replace(self, quarantine=tuple(known.values()))
 
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """The manifest in a catalog's folder; None if there is none that this version can use."""
+def read_manifest(folder: Path, *, outdated: bool = False) -> Manifest | None:
+    """The manifest in a catalog's folder; None if there is none that this version can use.
+
+    With `outdated`, one of another format version instead, as far as it can be understood.
+    """
     try:
         values: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-        if values["format_version"] != FORMAT_VERSION:
+        if (values["format_version"] != FORMAT_VERSION) != outdated:
             return None
         values["shards"] = tuple(ShardStamp(*row) for row in values["shards"])
         values["quarantine"] = tuple(Damage(*row) for row in values["quarantine"])

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from headrace.catalog.manifest import MISSING, cannot_write
 from headrace.engine.machine import allowed_cpus
-from headrace.errors import CatalogError, DatasetError, HeadraceError
+from headrace.errors import CatalogError, DataError, DatasetError, HeadraceError
 from headrace.formats.features import FEATURES_FILE, Schema, read_features
-from headrace.formats.tfrecord import FOOTER, record_places
+from headrace.formats.tfrecord import FOOTER, check_payload, record_places
 from headrace.jobs import ProcessPool, WorkerLost
 
 if TYPE_CHECKING:
@@ -54,6 +54,17 @@ class ShardBytes:
         """A copy of a few bytes."""
         return self.buffer[offset : offset + length]
 
+    @contextmanager
+    def payload(self, offset: int, length: int) -> Iterator[memoryview]:
+        """A record's payload, not copied; an error if its checksum is wrong. Reads all of it."""
+        end = offset + length
+        with memoryview(self.buffer) as whole, whole[offset:end] as payload:
+            try:
+                check_payload(payload, self.read(end, FOOTER))
+            except DataError as error:
+                raise error.within(offset=offset) from None
+            yield payload
+
     def records(self, expected: int) -> Iterator[tuple[int, int]]:
         """Payload offset and length of every record; an error if there are not as many as expected.
 
@@ -83,8 +94,8 @@ class ShardBytes:
 
 
 @contextmanager
-def open_shard(path: Path, *, mapped: bool) -> Iterator[ShardBytes]:
-    """Open a shard for one pass.
+def open_shard(path: Path, *, mapped: bool, whole: bool) -> Iterator[ShardBytes]:
+    """Open a shard for one pass, over the `whole` of it or hopping.
 
     Mapped, pages that the pass skips are never touched; but a file that shrinks meanwhile kills
     the process. So worker processes map, and work in the caller's process does not.
@@ -99,6 +110,8 @@ def open_shard(path: Path, *, mapped: bool) -> Iterator[ShardBytes]:
                 if mapped and size
                 else file.read()
             )
+            if whole and isinstance(opened, mmap.mmap):
+                opened.madvise(mmap.MADV_SEQUENTIAL)  # cold, six times as fast as without
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -119,7 +132,7 @@ def open_shard(path: Path, *, mapped: bool) -> Iterator[ShardBytes]:
 #: Below this size the work is done before a worker has started (0.2 s), so none is.
 IN_PROCESS_BYTES = 32 << 20
 _CAUSES = {
-    -7: "the shard was cut short while it was read",
+    -7: "the shard was cut short while it was read, or the disk could not read it",
     -9: "it was killed, perhaps because the machine ran out of memory",
 }
 

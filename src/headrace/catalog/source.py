@@ -169,6 +169,12 @@ def _is_text_of_step(field: Field) -> bool:
     return field.per_step and not field.ragged and text
 
 
+def _is_likely_text(field: Field) -> bool:
+    """Not any vector of integers, though it may be code points."""
+    named = field.name.rsplit("/", 1)[-1] in _LANGUAGE
+    return _is_text_of_step(field) and (field.is_string or named)
+
+
 def _is_text_of_episode(field: Field) -> bool:
     return field.is_string and field.shape == () and not field.per_step and not field.nesting
 
@@ -200,7 +206,7 @@ _KINDS = {
     "camera": _Kind("a camera", _is_camera, _is_camera, _main_camera, among="camera"),
     "action": _numbers(_action, "action"),
     "state": _numbers(_state, "observation/"),
-    "language": _Kind("one text in every step", _is_text_of_step, _is_text_of_step, _language),
+    "language": _Kind("one text in every step", _is_text_of_step, _is_likely_text, _language),
     "robot": _Kind(
         "one text of the episode", _is_text_of_episode, _is_text_of_episode, lambda _: None
     ),

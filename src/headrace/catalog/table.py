@@ -9,10 +9,11 @@ column                  type           meaning
 ``start:KEY``           uint32         first byte of a part, relative to the payload; 0: none
 ``size:KEY``            uint32         bytes of a part, where they do not follow from the steps
 ``ends:KEY``            list<uint32>   where each step's blob ends, relative to the start
+``crc:KEY``             list<uint32>   CRC-32C of each step's blob (not in a quick catalog)
 ======================  =============  =====================================================
 
 The ends cost four bytes per frame and camera and locate every frame: its offset and length follow
-from two neighbouring ends (`formats.example.blob_place`).
+from two neighbouring ends (`formats.example.blob_place`). The checksums cost four bytes more.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ _LAST_GAPS = np.array([129, 16_386, 2_097_155, 268_435_460])
 BATCH_BYTES = 16 << 20
 
 
-def table_schema(parts: list[Part], level: str) -> pa.Schema:
-    """The columns of a catalog at a level."""
+def table_schema(parts: list[Part], level: str, checksums: bool) -> pa.Schema:
+    """The columns of a catalog at a level, with or without the checksums of blobs."""
     columns = [("shard", pa.int32()), ("offset", pa.uint64()), ("length", pa.uint64())]
     if level == "frames":
         columns.append(("steps", pa.uint32()))
@@ -50,16 +51,19 @@ def table_schema(parts: list[Part], level: str) -> pa.Schema:
                 columns.append((f"size:{part.key}", pa.uint32()))
             if part.storage == BLOBS:
                 columns.append((f"ends:{part.key}", pa.list_(pa.uint32())))
+                if checksums:
+                    columns.append((f"crc:{part.key}", pa.list_(pa.uint32())))
     return pa.schema(columns)
 
 
 class RowBuffer:
     """Gathers rows while a shard is scanned; in plain arrays, because this is a hot path."""
 
-    def __init__(self, parts: list[Part], level: str) -> None:
+    def __init__(self, parts: list[Part], level: str, checksums: bool) -> None:
         self._parts = parts
-        self._schema = table_schema(parts, level)
+        self._schema = table_schema(parts, level, checksums)
         self._level = level
+        self._checksums = checksums
         self._clear()
 
     def _clear(self) -> None:
@@ -68,13 +72,14 @@ class RowBuffer:
         self._starts = array("I")  # one per part and row
         self._sizes = array("I")
         self._ends = {p.key: array("I") for p in self._parts if p.storage == BLOBS}
+        self._crcs = {key: array("I") for key in self._ends}
         self._counts = {key: array("i", [0]) for key in self._ends}
 
     @property
     def bytes(self) -> int:
         """Approximate size of the rows so far."""
         ends = sum(len(values) for values in self._ends.values())
-        return 4 * (ends + 2 * len(self._starts)) + 8 * len(self._places)
+        return 4 * ((1 + self._checksums) * ends + 2 * len(self._starts)) + 8 * len(self._places)
 
     def append(self, offset: int, length: int, record: RecordIndex | None) -> None:
         """Add an episode; without a record, one that could not be read."""
@@ -83,13 +88,15 @@ class RowBuffer:
         if self._level != "frames":
             return
         if record is None:
-            record = RecordIndex(0, [0] * len(self._parts), [0] * len(self._parts), [])
+            record = RecordIndex(0, [0] * len(self._parts), [0] * len(self._parts), [], [])
         self._steps.append(record.steps)
         self._starts.extend(record.starts)
         self._sizes.extend(record.sizes)
-        for part, ends in zip(self._parts, record.ends, strict=False):
+        for part, ends, crcs in zip(self._parts, record.ends, record.crcs, strict=False):
             if ends:
                 self._ends[part.key].extend(ends)
+            if crcs:
+                self._crcs[part.key].extend(crcs)
         for key, counts in self._counts.items():
             counts.append(len(self._ends[key]))
 
@@ -111,9 +118,11 @@ class RowBuffer:
                 if part.storage == SPAN:
                     columns.append(pa.array(sizes[:, index]))
                 if part.storage == BLOBS:
-                    ends = pa.array(np.frombuffer(self._ends[part.key], np.uint32))
                     offsets = pa.array(np.frombuffer(self._counts[part.key], np.int32))
-                    columns.append(pa.ListArray.from_arrays(offsets, ends))
+                    lists = (self._ends, self._crcs) if self._checksums else (self._ends,)
+                    for each in lists:
+                        flat = pa.array(np.frombuffer(each[part.key], np.uint32))
+                        columns.append(pa.ListArray.from_arrays(offsets, flat))
         batch = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         self._clear()
         return batch
@@ -154,7 +163,7 @@ class EpisodeTable:
         self._reader = pa.ipc.open_file(self._source)
         # Views of the mapped pages, made on first use: making one with pyarrow is slow.
         self._columns: dict[str, NDArray[Any]] = {}
-        self._ends: dict[str, list[tuple[NDArray[np.int32], NDArray[np.uint32]]]] = {}
+        self._flat: dict[str, list[tuple[NDArray[np.int32], NDArray[np.uint32]]]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return EpisodeTable, (self.path,)
@@ -197,25 +206,40 @@ class EpisodeTable:
 
     def ends(self, key: str, row: int) -> NDArray[np.uint32]:
         """The ends of one episode's blobs, without a copy."""
+        return self._list(f"ends:{key}", row)
+
+    def crcs(self, key: str, row: int) -> NDArray[np.uint32] | None:
+        """The checksums of one episode's blobs, without a copy; None in a quick catalog."""
+        return self._list(f"crc:{key}", row) if self.checksums else None
+
+    @cached_property
+    def checksums(self) -> bool:
+        """Whether it has the checksum of every blob."""
+        return any(name.startswith("crc:") for name in self._reader.schema.names)
+
+    def _list(self, name: str, row: int) -> NDArray[np.uint32]:
         if not 0 <= row < self.rows:
             raise IndexError(row)
         number = bisect_right(self._first_rows, row) - 1
         index = row - self._first_rows[number]
-        offsets, values = self._lists(key)[number]
+        offsets, values = self._lists(name)[number]
         return values[offsets[index] : offsets[index + 1]]
 
     def blob_places(
         self, key: str, rows: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offset (relative to the list's start) and length of many blobs at once.
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Offset (relative to the list's start), length and checksum of many blobs at once.
 
         `rows` [n] are episodes, `steps` [n, k] steps of each; a step that an episode does not have
-        gets length -1. The plain twin is `ends` with `formats.example.blob_place`.
+        gets length -1, and a blob whose checksum is not known -1 for it. The plain twin is `ends`
+        with `formats.example.blob_place`, and `crcs`.
         """
         offsets = np.zeros(steps.shape, np.int64)
         lengths = np.full(steps.shape, -1, np.int64)
+        crcs = np.full(steps.shape, -1, np.int64)
         firsts = self._first_rows
-        for number, (bounds, values) in enumerate(self._lists(key)):
+        checks = self._lists(f"crc:{key}") if self.checksums else None
+        for number, (bounds, values) in enumerate(self._lists(f"ends:{key}")):
             here = (rows >= firsts[number]) & (rows < firsts[number + 1])
             if not here.any():
                 continue
@@ -232,12 +256,15 @@ class EpisodeTable:
             width = 1 + np.searchsorted(_LAST_GAPS, gap)
             lengths[here] = np.where(present, gap - 1 - width, -1)
             offsets[here] = end - (gap - 1 - width)
-        return offsets, lengths
+            if checks is not None and len(values):  # as many as ends, in the same order
+                found = checks[number][1][at].astype(np.int64)
+                crcs[here] = np.where(present, found, -1)
+        return offsets, lengths, crcs
 
     def total_ends(self, key: str) -> tuple[int, int]:
         """How many blobs a key has in all, and the bytes they take with their prefixes."""
         count = size = 0
-        for offsets, values in self._lists(key):
+        for offsets, values in self._lists(f"ends:{key}"):
             count += len(values)
             last = offsets[1:][np.diff(offsets) > 0] - 1
             size += int(values[last].sum(dtype=np.uint64))
@@ -250,13 +277,13 @@ class EpisodeTable:
             if begin < end:
                 yield batch.slice(begin - start, end - begin)
 
-    def _lists(self, key: str) -> list[tuple[NDArray[np.int32], NDArray[np.uint32]]]:
-        """Offsets and values of a column of ends, batch by batch."""
-        found = self._ends.get(key)
+    def _lists(self, name: str) -> list[tuple[NDArray[np.int32], NDArray[np.uint32]]]:
+        """Offsets and values of a column of lists, batch by batch."""
+        found = self._flat.get(name)
         if found is None:
-            columns = [batch.column(f"ends:{key}") for batch in self.batches]
+            columns = [batch.column(name) for batch in self.batches]
             found = [(_numbers(column.offsets), _numbers(column.values)) for column in columns]
-            self._ends[key] = found
+            self._flat[name] = found
         return found
 
 

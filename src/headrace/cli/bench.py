@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.catalog.manifest import UNCHECKED, some_of
 from headrace.cli.output import add_json_option, add_mixture_arguments, print_table, run_line
 
 if TYPE_CHECKING:
@@ -151,6 +152,8 @@ def _print_result(folder: Path, result: dict[str, Any]) -> None:
         lines.append(("validation start", f"{seconds(start)}, at most {seconds(most)}, {passes}"))
     if result["remote_sources"]:
         lines.append(("over the network", ", ".join(result["remote_sources"])))
+    if unchecked := result["unchecked_sources"]:
+        lines.append(("sources", f"{UNCHECKED}: {some_of(unchecked)}"))
     if result["trace"]:
         lines.append(("trace", f"{folder / result['trace']} (opens in ui.perfetto.dev)"))
     for name, value in lines:

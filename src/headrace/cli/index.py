@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.catalog.manifest import UNCHECKED
 from headrace.cli.output import (
     add_json_option,
     add_workers_option,
     each_of,
     plural,
+    print_damage,
     print_failures,
     print_table,
     readable_bytes,
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
 
 HELP = "index datasets, once: where every frame of every episode lies"
 DESCRIPTION = """\
-Index datasets: walk their shards once and record where every frame of every episode lies.
+Index datasets: read their shards once, check every record's checksum, and record where every frame
+of every episode lies, with a checksum of its own. A frame that is damaged later is never delivered.
 
 PATH is a dataset's version folder, a dataset's folder, or a root with many; or a folder of Parquet
 files, whose footers are read. What is already indexed is only checked for changes; an interrupted
@@ -39,6 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("episodes", "frames"),
         default="frames",
         help="episodes: only where records lie (very fast); frames: everything (default)",
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="hop over the images instead of reading them: damaged records are not found, and "
+        "frames are not checked when they are read (run again without it to add the checksums)",
     )
     parser.add_argument(
         "--quarantine",
@@ -117,6 +127,7 @@ def _index(
     catalog = Catalog.open(
         folder,
         level=args.level,
+        quick=args.quick,
         on_damage="quarantine" if args.quarantine else "raise",
         cache=args.cache,
         pool=pool,
@@ -136,7 +147,9 @@ def _index(
         "frames": None if steps is None else steps * len(catalog.schema.cameras),
         "data_bytes": sum(max(0, stamp.size) for stamp in shards),
         "catalog_bytes": catalog.nbytes,
+        "checksums": catalog.checksums,
         "quarantined": len(catalog.quarantined),
+        "damage": [asdict(damage) for damage in catalog.manifest.quarantine],
         "missing_roles": [plain(each) for each in catalog.roles.missing],
         "seconds": round(time.perf_counter() - started, 4),
         "scanned_steps": progress.steps - before,
@@ -159,6 +172,12 @@ def _print(rows: list[dict[str, Any]], seconds: float) -> None:
         ),
     )
     for row in rows:
+        if not row["checksums"] and row["level"] == "frames":
+            print(f"{row['name']} {row['version']}: {UNCHECKED}")
+        if row["damage"]:
+            episodes = plural(row["quarantined"], "episode")
+            print(f"{row['name']} {row['version']}: {episodes} left out")
+            print_damage(_runs(row["damage"]))
         print_missing_roles(row)
     frames = sum(row["frames"] or 0 for row in rows)
     scanned = sum(row["scanned_steps"] for row in rows)
@@ -167,6 +186,22 @@ def _print(rows: list[dict[str, Any]], seconds: float) -> None:
         f"{plural(frames, 'frame')} in {seconds:.2f} s"
         + (f" ({scanned:,} steps scanned)" if scanned else " (all were already indexed)")
     )
+
+
+def _runs(damage: list[dict[str, Any]]) -> list[str]:
+    """A line for each problem; neighbouring episodes with the same one (a lost shard) share it."""
+    runs: list[tuple[dict[str, Any], int]] = []  # the first of a run, and the last record
+    for one in sorted(damage, key=lambda each: (each["file"], each["record"])):
+        if runs and one == {**runs[-1][0], "record": runs[-1][1] + 1}:
+            runs[-1] = runs[-1][0], one["record"]
+        else:
+            runs.append((one, one["record"]))
+    return [
+        f"{one['file']}, offset {one['offset']}, "
+        + (f"episode {last}" if last == one["record"] else f"episodes {one['record']} to {last}")
+        + f": {one['problem']}"
+        for one, last in runs
+    ]
 
 
 def print_missing_roles(dataset: dict[str, Any]) -> None:

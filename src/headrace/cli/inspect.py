@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from headrace.catalog.manifest import UNCHECKED
 from headrace.cli.index import find_data, index_parquet, print_missing_roles
 from headrace.cli.output import (
     add_json_option,
@@ -140,6 +141,8 @@ def _print_one(description: dict[str, Any]) -> None:
         f"\ncatalog: {catalog['path']}, {readable_bytes(catalog['bytes'])}, "
         f"level {catalog['level']}, format {catalog['format_version']}"
     )
+    if not catalog["checksums"]:
+        print(UNCHECKED)
     if description["quarantined"]:
         print(f"{description['quarantined']} episodes are quarantined")
 
@@ -192,6 +195,9 @@ def _print_many(descriptions: list[dict[str, Any]]) -> None:
     for description in descriptions:
         print_missing_roles(description)
     print(plural(len(descriptions), "dataset"))
+    for each in descriptions:
+        if not each["catalog"]["checksums"]:
+            print(f"{each['name']} {each['version']}: {UNCHECKED}")
 
 
 def _print_parquet(one: dict[str, Any]) -> None:

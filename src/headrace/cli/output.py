@@ -21,6 +21,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 STDOUT = "-"  #: what `--json` alone stands for
+_SHOWN = 20  # damaged places in the terminal
 
 # -- JSON ----------------------------------------------------------------------------------------
 
@@ -163,6 +164,14 @@ def print_failures(command: str, failures: Iterable[HeadraceError]) -> None:
     """What failed, on stderr."""
     for failure in failures:
         print(f"headrace {command}: {failure}", file=sys.stderr)
+
+
+def print_damage(lines: Sequence[str]) -> None:
+    """What is damaged, on stdout: the first places."""
+    for line in lines[:_SHOWN]:
+        print(f"  {line}")
+    if len(lines) > _SHOWN:
+        print(f"  and {len(lines) - _SHOWN} more (see --json)")
 
 
 # -- tables --------------------------------------------------------------------------------------

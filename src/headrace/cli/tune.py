@@ -66,6 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from headrace.config.documents import is_inline
     from headrace.tuning.study.document import Entry, Study
     from headrace.tuning.study.trial import Guard
     from headrace.tuning.tune import tune
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         guard=Guard(min_available=args.min_available),
         runs=(Entry(label="defaults"),),
     )
-    stem = "inline" if args.mixture.lstrip().startswith("{") else Path(args.mixture).stem
+    stem = "inline" if is_inline(args.mixture) else Path(args.mixture).stem
     folder = args.out or Path("tunes") / f"{stem}_{args.backend}"
     quiet = args.json.on_stdout
 

@@ -26,6 +26,11 @@ def _data() -> Any:
     return resources.files("headrace").joinpath("data")
 
 
+def is_inline(mixture: Any) -> bool:
+    """Whether a mixture is given as YAML text, rather than as a file or a name."""
+    return isinstance(mixture, str) and mixture.lstrip().startswith("{")
+
+
 def find_mixture(mixture: str | Path) -> tuple[dict[str, Any], Path | None]:
     """The plain values of what a user calls a mixture, and its file; None: it is the text itself.
 
@@ -38,7 +43,7 @@ def find_mixture(mixture: str | Path) -> tuple[dict[str, Any], Path | None]:
             remedy="Give a Mixture, a YAML file, or the name of a packaged mixture; "
             "hr.Mixture.from_dict(...) makes one from plain values.",
         )
-    if isinstance(mixture, str) and mixture.lstrip().startswith("{"):
+    if is_inline(mixture):
         return _read(lambda config: config.create(mixture), "mixture", "sources"), None
     file = Path(mixture).expanduser()
     if str(mixture) in packaged_mixtures() and not file.is_file():

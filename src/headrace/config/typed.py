@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 import types
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from headrace.errors import UsageError
 
 _T = TypeVar("_T")
+_hints: Any = cache(get_type_hints)  # of a dataclass
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -33,7 +36,7 @@ def typed(kind: type[_T], values: Any, where: str = "") -> _T:
             f"{where or 'the config'} is {shown(values)}, not a group of keys",
             remedy=f"Keys here: {', '.join(_names(kind))}.",
         )
-    names, hints = _names(kind), get_type_hints(kind)
+    names, hints = _names(kind), _hints(kind)
     for key in values:
         if key not in names:
             raise _UnknownKey(
@@ -60,6 +63,14 @@ def typed(kind: type[_T], values: Any, where: str = "") -> _T:
         if not where or error.problem.startswith(f"{where}."):
             raise
         raise UsageError(f"{where}: {error.problem}", remedy=error.remedy) from None
+
+
+def check_types(made: Any) -> None:
+    """Check an object of a dataclass that was made by hand as `typed` would, in `__post_init__`."""
+    hints = _hints(type(made))
+    for field in fields(made):
+        value = _value(hints[field.name], getattr(made, field.name), field.name)
+        object.__setattr__(made, field.name, value)
 
 
 def plain(value: Any) -> Any:
@@ -120,7 +131,7 @@ class _UnknownKey(UsageError):
 def _keys_named(kind: type[Any], name: str, where: str = "") -> list[str]:
     """Paths of the keys of this name, in a dataclass and those in it."""
     found = []
-    hints = get_type_hints(kind)
+    hints = _hints(kind)
     for field in fields(kind):
         path = _under(where, field.name)
         if field.name == name:
@@ -165,7 +176,7 @@ def _value(hint: Any, value: Any, where: str) -> Any:
             )
         return {str(key): inner for key, inner in value.items()}
     if is_dataclass(hint) and isinstance(hint, type):
-        return typed(hint, value, where)
+        return value if isinstance(value, hint) else typed(hint, value, where)
     found, good = _scalar(hint, value)
     if not good:
         raise UsageError(f"{where} is {shown(value)}", remedy=f"Give {_wanted(hint)}.")
@@ -205,7 +216,7 @@ def _tuple(hints: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
 
 def _scalar(hint: Any, value: Any) -> tuple[Any, bool]:
     """The value as that type, and whether it can be had as one: 1e5 is a whole number too."""
-    number = isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, numbers.Real) and not isinstance(value, bool)  # numpy's as well
     if hint is float:
         return (float(value), True) if number else (value, False)
     if hint is int:
@@ -221,6 +232,8 @@ def _wanted(hint: Any) -> str:
         return " or ".join(map(_shown_choice, get_args(hint)))
     if get_origin(hint) in (Union, types.UnionType):
         return " or ".join(map(_wanted, get_args(hint)))
+    if get_origin(hint) is tuple and Ellipsis not in get_args(hint):
+        return f"[{', '.join(map(_wanted, get_args(hint)))}]"
     return _WORDS.get(hint, "a group of keys")
 
 

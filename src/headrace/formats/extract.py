@@ -5,7 +5,8 @@ values and row lengths, a tensor that carries its shape has a shape and a value)
 a *part*. An index keeps, per episode and part:
 
 - **fixed** numbers: where they start; their size follows from the number of steps;
-- **blobs** (images, encoded tensors): where they start, and where each step's blob ends;
+- **blobs** (images, encoded tensors): where they start, where each step's blob ends, and the
+  CRC-32C of each, if the index has read them;
 - **spans** (varints, texts, ragged values): where they start and how many bytes they have.
 
 `index_record` finds the parts in a record, `values` reads only the bytes that a range of steps
@@ -23,6 +24,7 @@ from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
+from crc32c import crc32c
 from numpy.typing import NDArray
 
 from headrace.errors import ImageError, RecordError, UnknownFieldError
@@ -38,6 +40,7 @@ from headrace.formats.example import (
     walk,
 )
 from headrace.formats.features import Field, Schema
+from headrace.formats.tfrecord import Buffer
 
 FIXED, BLOBS, SPAN = "fixed", "blobs", "span"
 ABSENT = 0  #: start of a part that a record has no values of; no list can start at byte 0
@@ -69,6 +72,7 @@ class RecordIndex:
     starts: list[int]  #: one a part, ABSENT where the record has no values of it
     sizes: list[int]  #: one a part
     ends: list[array[int] | None]  #: one a part, None unless BLOBS
+    crcs: list[array[int] | None]  #: one a part, None unless BLOBS of a record that was read
 
 
 @cache
@@ -109,8 +113,13 @@ def plan(schema: Schema) -> list[Part]:
     return [part for field in schema.fields for part in parts_of(field)]
 
 
-def index_record(buffer: Readable, start: int, stop: int, parts: list[Part]) -> RecordIndex:
-    """The places of all parts in the record whose payload is at [start, stop)."""
+def index_record(
+    buffer: Readable, start: int, stop: int, parts: list[Part], payload: memoryview | None = None
+) -> RecordIndex:
+    """The places of all parts in the record whose payload is at [start, stop).
+
+    Given the `payload` itself, every blob's checksum too: this reads all of their bytes.
+    """
     found = walk(buffer, start, stop)
     if parts and not any(part.key in found for part in parts):
         raise RecordError(
@@ -143,10 +152,24 @@ def index_record(buffer: Readable, start: int, stop: int, parts: list[Part]) -> 
         starts.append(first - start)
         sizes.append(last - first)
         ends.append(part_ends)
-    record = RecordIndex(0, starts, sizes, ends)
+    crcs = [
+        None if payload is None or each is None else _checksums(payload, first, each)
+        for first, each in zip(starts, ends, strict=True)
+    ]
+    record = RecordIndex(0, starts, sizes, ends, crcs)
     record.steps = _count_steps(buffer, start, parts, record)
     _check_steps(start, parts, record)
     return record
+
+
+def _checksums(payload: memoryview, start: int, ends: array[int]) -> array[int]:
+    """The CRC-32C of each blob of a list that starts at `start`."""
+    crcs, before = array("I"), 0
+    for end in ends:
+        _, length = blob_place(before, end)
+        crcs.append(crc32c(payload[start + end - length : start + end]))
+        before = end
+    return crcs
 
 
 def _count_steps(buffer: Readable, start: int, parts: list[Part], record: RecordIndex) -> int:
@@ -202,6 +225,10 @@ class EpisodePlaces(Protocol):
     """The places of the parts of one episode, as an index keeps them."""
 
     @property
+    def origin(self) -> int:
+        """First byte of the record's payload in the file."""
+
+    @property
     def steps(self) -> int:
         """Number of steps."""
 
@@ -213,6 +240,9 @@ class EpisodePlaces(Protocol):
 
     def ends(self, part: Part) -> NDArray[np.uint32]:
         """Where each blob of a part ends, relative to its start."""
+
+    def crcs(self, part: Part) -> NDArray[np.uint32] | None:
+        """The checksum of each blob of a part; None if the index has not read them."""
 
 
 def values(field: Field, places: EpisodePlaces, fetch: Fetch, start: int, stop: int) -> Any:
@@ -228,7 +258,7 @@ def values(field: Field, places: EpisodePlaces, fetch: Fetch, start: int, stop: 
         )
     try:
         return _FieldReader(field, parts_of(field), places, fetch).read(start, stop)
-    except RecordError as error:
+    except (RecordError, ImageError) as error:
         raise error.within(field=field.key) from None
 
 
@@ -241,7 +271,26 @@ def blobs(part: Part, places: EpisodePlaces, fetch: Fetch, start: int, stop: int
         return []
     base = int(ends[start - 1]) if start else 0
     data = fetch(places.start(part) + base, int(ends[stop - 1]) - base)
-    return _cut(data, base, ends[start:stop].tolist())
+    found = _cut(data, base, ends[start:stop].tolist())
+    crcs = places.crcs(part)
+    if crcs is not None:
+        for step, (blob, crc) in enumerate(zip(found, crcs[start:stop].tolist(), strict=True)):
+            try:
+                check_blob(blob, crc)
+            except ImageError as error:
+                at = places.start(part) + int(ends[start + step]) - len(blob)
+                raise error.within(offset=places.origin + at, frame=start + step) from None
+    return found
+
+
+def check_blob(data: Buffer, crc: int) -> None:
+    """Raise unless the bytes of a frame (or tensor) are those that were indexed."""
+    if crc32c(data) != crc:
+        raise ImageError(
+            "the checksum of a frame is wrong: its bytes are not those that were indexed",
+            remedy="The file was damaged after it was indexed: fetch it again, or leave out what "
+            "is damaged (`headrace verify --quarantine`)",
+        )
 
 
 def _cut(data: bytes, base: int, ends: Iterable[int]) -> list[bytes]:

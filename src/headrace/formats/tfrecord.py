@@ -72,6 +72,7 @@ def record_places(read: Callable[[int, int], bytes], size: int) -> Iterator[tupl
         position += HEADER + length + FOOTER
 
 
-def payload_is_intact(payload: Buffer, footer: bytes) -> bool:
-    """Whether the checksum after a payload is right."""
-    return masked_crc(payload) == int.from_bytes(footer, "little")
+def check_payload(payload: Buffer, footer: bytes) -> None:
+    """Raise unless the checksum after a payload is right."""
+    if masked_crc(payload) != int.from_bytes(footer, "little"):
+        raise RecordError("the checksum of the record is wrong", remedy=_DAMAGED)

@@ -16,7 +16,6 @@ from headrace.decoding.resize import use_one_thread_per_call
 from headrace.engine.slots import Lock, slot_bytes
 from headrace.engine.statistics import Counters, EngineStatistics
 from headrace.engine.stream import Filled, Stream
-from headrace.errors import SplitError
 from headrace.loader.batch import Batch, EncodedBatch
 from headrace.loader.endless import (
     EndlessLoader,
@@ -24,7 +23,7 @@ from headrace.loader.endless import (
     make_engine,
     refuse_dataloader_worker,
 )
-from headrace.loader.mixture import OpenedMixture
+from headrace.loader.mixture import OpenedMixture, to_validate
 from headrace.loader.options import LoaderOptions, rank_and_world_size
 from headrace.loader.plan import PendingBatch, Planner, Sample, SampleTask
 from headrace.loader.sizes import VALIDATION_SLOTS, Sizes
@@ -43,6 +42,7 @@ class LoaderStatistics:
     too_short: dict[str, int]  #: episodes of each source that are shorter than a window
     skipped: int  #: samples that were replaced, with on_error="skip"
     damaged: tuple[DamagedFrame, ...]  #: the frames that were the reason, each once
+    unchecked: tuple[str, ...] = ()  #: sources whose frames have no checksums (`index --quick`)
 
 
 class MixtureFeed(EndlessLoader):
@@ -194,14 +194,12 @@ class MixtureFeed(EndlessLoader):
 
     def _validation_plan(self) -> tuple[Planner, int]:
         if self._validation is None:
-            for source in self.sources:
-                if source.val_split is None:
-                    raise SplitError(
-                        "this source has no validation split",
-                        dataset=source.name,
-                        remedy="Give `val_split` in the mixture, for it or in `defaults`",
-                    )
-            episodes = [source.episodes(source.val_split or "") for source in self.sources]
+            chosen = to_validate(self.sources)
+            none = np.empty(0, np.int64)
+            episodes = [
+                source.episodes(source.val_split or "") if source in chosen else none
+                for source in self.sources
+            ]
             items = [
                 source.items(mine, all_pairs=True)
                 for source, mine in zip(self.sources, episodes, strict=True)
@@ -228,6 +226,7 @@ class MixtureFeed(EndlessLoader):
             },
             skipped=self._tasks.skipped.count,
             damaged=self._tasks.skipped.damaged,
+            unchecked=self.mixture.unchecked,
         )
 
     def _batch(self, filled: Filled) -> Batch:

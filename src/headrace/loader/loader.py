@@ -42,7 +42,7 @@ class Loader:
         /,
         **changes: Unpack[LoaderFields],
     ) -> None:
-        self._feed = MixtureFeed(mixture, changed_options(options or LoaderOptions(), changes))
+        self._feed = MixtureFeed(mixture, changed_options(LoaderOptions, options, changes))
 
     def __repr__(self) -> str:
         feed = self._feed

@@ -10,20 +10,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.catalog.catalog import Catalog
+from headrace.catalog.manifest import UNCHECKED, some_of
 from headrace.catalog.shards import ProgressBar, ShardPool
 from headrace.catalog.source import Roles, find_roles, missing_line
 from headrace.config import Mixture, Source
 from headrace.decoding.frame import check_camera
-from headrace.errors import HeadraceError, UsageError
+from headrace.errors import HeadraceError, SplitError, UsageError
 from headrace.formats.example import blob_ends, blob_place
 from headrace.formats.extract import FIXED, decode_varints, parts_of
 from headrace.formats.features import Field
@@ -109,6 +110,8 @@ class OpenedMixture:
         )
         self.weights = weights
         self.sampler = Sampler(weights, self.items, options.seed, self.names)
+        #: Sources whose frames have no checksums.
+        self.unchecked = tuple(s.name for s in self.sources if not s.catalog.checksums)
         if rank_and_world_size(options.rank, options.world_size)[0] == 0:
             for notice in self.notices(mixture):
                 _log.warning("%s", notice)
@@ -116,6 +119,8 @@ class OpenedMixture:
     def notices(self, mixture: Mixture) -> Iterator[str]:
         """What a user should know of the mixture and may not expect, a line each."""
         yield from missing_roles(self.sources)
+        if self.unchecked:
+            yield f"{UNCHECKED}: {some_of(self.unchecked)}"
         dropped = [source.name for source in mixture.sources if not source.active]
         if dropped:
             yield f"left out, because the weight is 0 or less: {', '.join(dropped)}"
@@ -132,7 +137,8 @@ class OpenedMixture:
         yield (
             f"offset {low if low == high else f'{low} to {high}'}: {1 - starts / total:.1%} of the "
             "steps start no window, because the episode ends before its last frame"
-            + (f"; episodes that are too short: {', '.join(short)}" if short else "")
+            + (f"; episodes that are too short: {', '.join(short[:5])}" if short else "")
+            + (f" and those of {len(short) - 5} other sources" if len(short) > 5 else "")
             + " (frames='single' uses every step)"
         )
 
@@ -167,6 +173,22 @@ class OpenedMixture:
 def missing_roles(sources: Iterable[OpenedSource]) -> Iterator[str]:
     """A line for each source whose files do not have all fields that are named for it."""
     return (f"{source.name}: {source.missing}" for source in sources if source.missing)
+
+
+_AnySource = TypeVar("_AnySource", Source, OpenedSource)
+
+
+def to_validate(sources: Sequence[_AnySource]) -> list[_AnySource]:
+    """The sources with a validation split; tells which have none. It is an error if none has."""
+    without = [source.name for source in sources if source.val_split is None]
+    if len(without) == len(sources):
+        raise SplitError(
+            "no source has a validation split",
+            remedy="Give `val_split` in the mixture, for a source or in `defaults`",
+        )
+    if without:
+        _log.warning("left out of validation, without a `val_split`: %s", ", ".join(without))
+    return [source for source in sources if source.val_split is not None]
 
 
 def open_sources(

@@ -25,8 +25,8 @@ from typing import (
     get_type_hints,
 )
 
-from headrace.config.typed import nearest
-from headrace.decoding.resize import Filter, check_filter
+from headrace.config.typed import check_types, nearest, shown
+from headrace.decoding.resize import Filter
 from headrace.engine.machine import allowed_memory
 from headrace.errors import UsageError
 from headrace.sampling.items import WindowMode, frame_offsets
@@ -155,9 +155,10 @@ class SharedOptions:
     )
 
     def __post_init__(self) -> None:
-        _at_least("batch_size", self.batch_size, 1)
+        check_types(self)
+        at_least("batch_size", self.batch_size, 1)
         if self.workers is not None:
-            _at_least("workers", self.workers, 0)
+            at_least("workers", self.workers, 0)
         for size in (self.memory, self.keep_free):
             if size is not None:
                 parse_size(size)
@@ -230,12 +231,9 @@ class LoaderOptions(SharedOptions):
     def __post_init__(self) -> None:
         SharedOptions.__post_init__(self)
         for side in self.size:
-            _at_least("image_size", side, 1)
-        _one_of("metadata", self.metadata, get_args(Metadata))
-        _one_of("on_error", self.on_error, get_args(OnError))
-        _one_of("action", self.action, get_args(ActionMode))
+            at_least("image_size", side, 1)
         if self.action_chunk is not None:
-            _at_least("action_chunk", self.action_chunk, 1)
+            at_least("action_chunk", self.action_chunk, 1)
             if self.action != "first":
                 raise UsageError(
                     f"action is {self.action!r} and action_chunk is {self.action_chunk}",
@@ -247,10 +245,7 @@ class LoaderOptions(SharedOptions):
                 remedy="Use action='first', or action_chunk for the actions one by one",
             )
         if self.max_errors is not None:
-            _at_least("max_errors", self.max_errors, 0)
-        check_filter(self.resize)
-        if not isinstance(self.frames, WindowSpec):
-            _one_of("frames", self.frames, get_args(WindowMode))
+            at_least("max_errors", self.max_errors, 0)
 
     @property
     def size(self) -> tuple[int, int]:
@@ -286,8 +281,7 @@ class RowOptions(SharedOptions):
 
     def __post_init__(self) -> None:
         SharedOptions.__post_init__(self)
-        _one_of("shuffle", self.shuffle, get_args(Shuffle))
-        _at_least("open_pieces", self.open_pieces, 1)
+        at_least("open_pieces", self.open_pieces, 1)
 
 
 _Options = TypeVar("_Options", bound=SharedOptions)
@@ -325,12 +319,20 @@ class RowFields(SharedFields, total=False):
     open_pieces: int
 
 
-def changed_options(options: _Options, changes: Mapping[str, Any], *more: type) -> _Options:
-    """Options with some fields changed; a field that there is not is an error.
+def changed_options(
+    kind: type[_Options], options: _Options | None, changes: Mapping[str, Any], *more: type
+) -> _Options:
+    """Options, or the defaults, with some fields changed; an unknown field is an error.
 
-    `more` are options that the caller takes beside these: an error names them too.
+    `more` are the other options of the class that is given them, which the error lists as well.
     """
-    known = [field.name for kind in (*more, type(options)) for field in fields(kind)]
+    options = kind() if options is None else options
+    if not isinstance(options, kind):
+        raise UsageError(
+            f"the options are {shown(options)}",
+            remedy=f"Give hr.{kind.__name__}(...), or its fields by name: batch_size=32",
+        )
+    known = [field.name for each in (*more, type(options)) for field in fields(each)]
     for name in changes:
         if name not in known:
             raise UsageError(
@@ -376,12 +378,7 @@ def rank_and_world_size(rank: int | None = None, world_size: int | None = None) 
     return rank, world_size
 
 
-def _at_least(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or value < least:
+def at_least(name: str, value: Any, least: int) -> None:
+    """Complain of what is not a whole number from `least` upwards."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise UsageError(f"{name} is {value!r}", remedy=f"Give a whole number from {least} upwards")
-
-
-def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        listed = f"{', '.join(choices[:-1])} or {choices[-1]}"
-        raise UsageError(f"{name} is {value!r}", remedy=f"Give {listed}")

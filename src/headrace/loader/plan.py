@@ -75,15 +75,16 @@ class Sample(NamedTuple):
     text_size: int
     offsets: list[int]  #: of the frames in the file
     lengths: list[int]  #: -1: there is no such frame
+    crcs: list[int]  #: CRC-32C of the frames; -1: not known
 
 
-_NUMBERS = len(Sample._fields) - 2
+_NUMBERS = len(Sample._fields) - 3
 
 
 class SamplePlan(Plan):
     """Which bytes of which files make up samples; the columns are the fields of `Sample`.
 
-    Behind the numbers stand the offsets of all frames of a sample, and then their lengths.
+    Behind the numbers stand the offsets of all frames of a sample, their lengths, their checksums.
     """
 
     __slots__ = ()
@@ -102,23 +103,35 @@ class SamplePlan(Plan):
     @staticmethod
     def empty(samples: int, frames: int) -> SamplePlan:
         """A plan with every number still -1."""
-        return SamplePlan(np.full((samples, _NUMBERS + 2 * frames), -1, np.int64))
+        return SamplePlan(np.full((samples, _NUMBERS + 3 * frames), -1, np.int64))
 
     @property
     def offsets(self) -> Ints:
         """Where the frames lie in their files: [samples, frames]."""
-        return self.matrix[:, _NUMBERS : (_NUMBERS + self.matrix.shape[1]) // 2]
+        return self._block(0)
 
     @property
     def lengths(self) -> Ints:
         """Bytes of the frames: [samples, frames]."""
-        return self.matrix[:, (_NUMBERS + self.matrix.shape[1]) // 2 :]
+        return self._block(1)
+
+    @property
+    def crcs(self) -> Ints:
+        """CRC-32C of the frames: [samples, frames]."""
+        return self._block(2)
+
+    def _block(self, number: int) -> Ints:
+        frames = (self.matrix.shape[1] - _NUMBERS) // 3
+        return self.matrix[:, _NUMBERS + number * frames : _NUMBERS + (number + 1) * frames]
 
     def samples(self) -> list[Sample]:
         """The rows one by one."""
-        middle = (_NUMBERS + self.matrix.shape[1]) // 2
+        frames = (self.matrix.shape[1] - _NUMBERS) // 3
+        second, third = _NUMBERS + frames, _NUMBERS + 2 * frames
         return [
-            Sample._make((*line[:_NUMBERS], line[_NUMBERS:middle], line[middle:]))
+            Sample._make(
+                (*line[:_NUMBERS], line[_NUMBERS:second], line[second:third], line[third:])
+            )
             for line in self.matrix.tolist()
         ]
 
@@ -213,8 +226,8 @@ class Planner:
             episode = self._episodes[number][draws.episode[here]]
             start = draws.start[here]
             steps = start[:, None] + np.array(source.offsets)
-            shard, offsets, lengths = source.catalog.places(episode, steps, source.camera.key)
-            plan.offsets[here], plan.lengths[here] = offsets, lengths
+            places = source.catalog.places(episode, steps, source.camera.key)
+            shard, plan.offsets[here], plan.lengths[here], plan.crcs[here] = places
             plan.shard[here] = shard
             plan.record[here] = episode - self._first_rows[number][shard]
             plan.episode[here] = episode

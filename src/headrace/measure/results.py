@@ -278,6 +278,7 @@ def summarise(
         "trace": measured.get("trace"),
         "shuffle": request.get("shuffle"),
         "remote_sources": request.get("remote_sources", {}),
+        "unchecked_sources": after.get("unchecked"),  # frames without checksums: `index --quick`
         "conversion": request.get("conversion"),
         "config": {"job": request["job"], "settings": request["settings"]},
         "machine": request["machine"],

@@ -451,6 +451,7 @@ class _Recording:
     ) -> None:
         """Write doctor.json, and result.json unless the training program has written one."""
         with contextlib.suppress(OSError):
+            self._run.damaged(loader.statistics().damaged if loader is not None else ())
             self._run.close()
         write_json(
             self._folder / DOCTOR, {"evidence": evidence.to_dict(), "verdict": verdict.to_dict()}

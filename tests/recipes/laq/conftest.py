@@ -1,6 +1,16 @@
-"""Moving pictures. The modules of tests skip themselves where torch is missing."""
+"""Moving pictures and two tiny datasets. Modules of tests skip themselves without torch."""
 
 import pytest
+
+from headrace.testing import synthesize
+
+NAMES = ("berkeley_cable_routing", "columbia_cairlab_pusht_real")
+
+MIXTURE = """
+root: {root}
+defaults: {{split: "train[:2]", val_split: "train[2:]", offset: 2, weight: 1.0}}
+sources: [{{name: berkeley_cable_routing}}, {{name: columbia_cairlab_pusht_real}}]
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +48,12 @@ def squares():
         return frames, directions
 
     return make
+
+
+@pytest.fixture(scope="session")
+def mixture(tmp_path_factory):
+    """Two datasets of three short episodes, one to validate on."""
+    folder = tmp_path_factory.mktemp("laq_program")
+    synthesize(folder / "data", only=NAMES, episodes=3, seed=5, workers=1, _max_steps=8)
+    (folder / "mixture.yaml").write_text(MIXTURE.format(root=folder / "data"))
+    return folder / "mixture.yaml"

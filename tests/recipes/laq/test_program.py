@@ -18,15 +18,7 @@ import headrace.recipes.laq.program as program  # noqa: E402
 from headrace.cli.main import main  # noqa: E402
 from headrace.measure.runs import RunReader  # noqa: E402
 from headrace.recipes.laq import LossWatch  # noqa: E402
-from headrace.testing import synthesize  # noqa: E402
-
-NAMES = ("berkeley_cable_routing", "columbia_cairlab_pusht_real")
-
-MIXTURE = """
-root: {root}
-defaults: {{split: "train[:2]", val_split: "train[2:]", offset: 2, weight: 1.0}}
-sources: [{{name: berkeley_cable_routing}}, {{name: columbia_cairlab_pusht_real}}]
-"""
+from tests.recipes.laq.conftest import NAMES  # noqa: E402
 
 #: The smallest model; a replacement at every checkpoint, where resuming could go wrong.
 SMALL = [
@@ -50,15 +42,6 @@ SMALL = [
     "training.limits=false",
     "logging.tensorboard=false",
 ]
-
-
-@pytest.fixture(scope="module")
-def mixture(tmp_path_factory):
-    """Two datasets of three short episodes, one to validate on."""
-    folder = tmp_path_factory.mktemp("laq_program")
-    synthesize(folder / "data", only=NAMES, episodes=3, seed=5, workers=1, _max_steps=8)
-    (folder / "mixture.yaml").write_text(MIXTURE.format(root=folder / "data"))
-    return folder / "mixture.yaml"
 
 
 @pytest.fixture

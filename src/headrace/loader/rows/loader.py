@@ -85,7 +85,7 @@ class RowLoader(EndlessLoader):
         **changes: Unpack[RowFields],
     ) -> None:
         refuse_dataloader_worker()
-        self.options = options = changed_options(options or RowOptions(), changes)
+        self.options = options = changed_options(RowOptions, options, changes)
         batch_size = options.batch_size
         self.rows = rows if isinstance(rows, RowSet) else RowSet(rows)
         check_hosts(len(self.rows), rank_and_world_size(options.rank, options.world_size)[1])

@@ -13,9 +13,18 @@ from pathlib import Path
 import headrace
 from headrace.config.typed import nearest
 from headrace.errors import UsageError
-from headrace.measure.baselines.baseline import Baseline
+from headrace.measure.baselines.baseline import Baseline, Opened, check_installed
+from headrace.measure.job import JOB_KEYS, Job
 
-__all__ = ["BASELINES", "NOT_RUN", "find_baseline"]
+__all__ = [
+    "BASELINES",
+    "JOB_KEYS",
+    "NOT_RUN",
+    "Job",
+    "Opened",
+    "check_installed",
+    "find_baseline",
+]
 
 #: Name to module.
 BASELINES = {

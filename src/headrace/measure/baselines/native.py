@@ -52,6 +52,7 @@ class _Native:
             "waiting_s": engine.waiting_s,
             "asked": figures.shares,
             "skipped": figures.skipped,
+            "unchecked": list(figures.unchecked),
         }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.catalog.manifest import UNCHECKED, some_of
 from headrace.errors import DataError, HeadraceError, UsageError
 from headrace.files import atomic_write
 from headrace.measure import theme
@@ -177,7 +178,11 @@ def _repeats(ranges: Mapping[str, Mapping[str, Range]]) -> dict[str, Any] | None
 def _about(run: Run) -> list[str]:
     """What was measured, unless the label says it, and how it shuffled: figures depend on that."""
     words = [] if run.label.startswith(run.backend) else [run.backend]
-    return words + ([f"shuffle: {run.shuffle}"] if run.shuffle else [])
+    words += [f"shuffle: {run.shuffle}"] if run.shuffle else []
+    unchecked = run.stated.get("unchecked_sources")
+    if isinstance(unchecked, list) and unchecked:
+        words.append(f"{UNCHECKED}: {some_of([*map(str, unchecked)])}")
+    return words
 
 
 def _origin(run: Run) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -66,6 +66,20 @@ def find_loader(trainer: Trainer) -> TorchLoader | None:
     if isinstance(data, HeadraceDataModule):
         return data.loader
     return next((x for x in _leaves(trainer.train_dataloader) if isinstance(x, TorchLoader)), None)
+
+
+def _find_waits(trainer: Trainer) -> Callable[[], float] | None:
+    """Seconds waited for batches so far, by the loader or a data module that has `waited_s`."""
+    found: Any = find_loader(trainer) or getattr(trainer, "datamodule", None)
+    return (lambda: float(found.waited_s)) if hasattr(found, "waited_s") else None
+
+
+def _find_shares(trainer: Trainer) -> dict[str, float]:
+    """Requested of each dataset, by the loader or a data module that has `shares`."""
+    loader = find_loader(trainer)
+    if loader is not None:
+        return dict(loader.statistics().shares)
+    return dict(getattr(getattr(trainer, "datamodule", None), "shares", {}))
 
 
 def _samples(batch: Any) -> int:
@@ -155,6 +169,7 @@ class _Timed(Callback):
 
     def __init__(self) -> None:
         self._loader: TorchLoader | None = None
+        self._waits: Callable[[], float] | None = None  # None: nothing counts them
         self._world_size = 1
         self._clock = StepClock()
 
@@ -163,8 +178,8 @@ class _Timed(Callback):
         self._world_size = trainer.world_size
         if loader is not None:
             self._world_size = loader.options.world_size or 1
-        waits = None if loader is None else lambda: loader.waited_s
-        self._clock = StepClock(warmup=self._warmup, waits=waits)
+        self._waits = _find_waits(trainer)
+        self._clock = StepClock(warmup=self._warmup, waits=self._waits)
         self._clock.begin()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -197,7 +212,8 @@ class Throughput(_Timed):
 
     Each over the batches since the last time, without the very first batch and without validation.
     Samples are those of all ranks; steps are calls of `training_step`. The wait is measured by the
-    loader, on this rank; without a headrace loader it is not logged.
+    loader, on this rank, or by a data module of your own that counts its seconds in `waited_s`;
+    without either it is not logged.
     """
 
     def __init__(self, every_n_steps: int | None = None) -> None:
@@ -215,7 +231,7 @@ class Throughput(_Timed):
             "perf/samples_per_sec": clock.samples / clock.seconds,
             "perf/steps_per_sec": clock.steps / clock.seconds,
         }
-        if self._loader is not None:
+        if self._waits is not None:
             metrics["perf/data_wait_frac"] = clock.wait_s / clock.seconds
         _log(trainer, metrics)
         clock.clear()
@@ -240,8 +256,7 @@ class DatasetUsage(Callback):
         self._begun = 0  # the step at which this run began, or resumed
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        loader = find_loader(trainer)
-        self._requested = {} if loader is None else loader.statistics().shares
+        self._requested = _find_shares(trainer)
         self._interval, self._total, self._begun = None, {}, trainer.global_step
 
     def on_train_batch_end(
@@ -352,7 +367,7 @@ class BatchMix(_Timed):
             values = next(counted) if counts is not None else []
             actual = {name: n for name, n in zip(names, values, strict=True) if n}
             self._run.batch(
-                step, samples=samples, counts=actual, knows_wait=self._loader is not None
+                step, samples=samples, counts=actual, knows_wait=self._waits is not None
             )
         self._written = perf_counter()
 
@@ -595,7 +610,7 @@ class Summary(_Timed):
         folder = _run_folder(trainer, self._folder)
         super().on_train_start(trainer, pl_module)
         self._path = folder / RESULT if trainer.global_rank == 0 else None
-        self._requested = {} if self._loader is None else self._loader.statistics().shares
+        self._requested = _find_shares(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -638,15 +653,16 @@ class Summary(_Timed):
         gpu = next((x for x in callbacks if isinstance(x, GpuUsage)), None)
         if gpu is not None and (found := gpu.figures()) is not None:
             numbers["gpu"] = found
-        if self._requested:
+        if self._loader is not None:
             numbers["backend"] = "headrace"
+        if self._requested:
             numbers["mixture"] = {name: {"asked": x} for name, x in self._requested.items()}
         clock = self._clock
         parts = [f"{trainer.global_step:,} steps"]
         if clock.seconds:
             numbers["samples_per_s"] = clock.samples / clock.seconds
             parts.append(f"{clock.samples / clock.seconds:,.0f} samples/s")
-            if self._loader is not None:
+            if self._waits is not None:
                 numbers["stall_s_per_step"] = clock.wait_s / clock.steps
                 numbers["loader_share"] = clock.wait_s / clock.seconds
                 parts.append(f"waiting for data {clock.wait_s / clock.seconds:.1%} of the time")

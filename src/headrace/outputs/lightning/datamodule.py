@@ -83,7 +83,7 @@ class HeadraceDataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.mixture = mixture if isinstance(mixture, Mixture) else Mixture.load(mixture)
-        options = changed_options(options or LoaderOptions(), changes, DataModuleOptions)
+        options = changed_options(LoaderOptions, options, changes, DataModuleOptions)
         DataModuleOptions(
             layout=layout, device=device, pin=pin, decode=decode, steps_per_epoch=steps_per_epoch
         )
@@ -107,6 +107,16 @@ class HeadraceDataModule(LightningDataModule):
                 remedy="Use it in a hook or callback, or call `setup('fit')` yourself",
             )
         return self._loader
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that training has waited for batches so far."""
+        return self.loader.waited_s
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Requested of each source."""
+        return dict(self.loader.statistics().shares)
 
     # -- what Lightning calls ------------------------------------------------------------------
 

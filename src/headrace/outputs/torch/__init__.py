@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
         remedy="pip install 'headrace[train]'",
     ) from error
 
-from headrace.outputs.torch.device import Layout, TorchBatch
+from headrace.outputs.torch.device import Layout, TorchBatch, to_tensors
 from headrace.outputs.torch.gpu import GpuReader, GpuReading, peak_flops
 from headrace.outputs.torch.loader import TorchLoader, ValidationLoader
 
@@ -24,4 +24,5 @@ __all__ = [
     "TorchLoader",
     "ValidationLoader",
     "peak_flops",
+    "to_tensors",
 ]

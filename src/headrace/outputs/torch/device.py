@@ -89,7 +89,7 @@ def in_layout(frames: Tensor, layout: Layout) -> Tensor:
 
 def checked_layout(layout: str) -> Layout:
     """A layout as the user wrote it, in any case."""
-    if layout.upper() not in get_args(Layout):
+    if not isinstance(layout, str) or layout.upper() not in get_args(Layout):
         raise UsageError(f"layout is {layout!r}", remedy="Give BCTHW or BTHWC")
     return cast(Layout, layout.upper())
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Literal, NoReturn, Self, TypeAlias, Unpack, cast, get_args
+from typing import Any, Literal, NoReturn, Self, TypeAlias, Unpack, cast
 from weakref import WeakMethod
 
 import torch
@@ -29,11 +29,12 @@ import torch.distributed
 from torch.utils.data import IterableDataset
 
 from headrace.config import Mixture
+from headrace.config.typed import check_types
 from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
 from headrace.loader.endless import closed_error, refuse_dataloader_worker
 from headrace.loader.feed import LoaderStatistics, MixtureFeed
-from headrace.loader.options import LoaderFields, changed_options, option, with_options
+from headrace.loader.options import LoaderFields, at_least, changed_options, option, with_options
 from headrace.outputs.torch.device import (
     Ahead,
     Copying,
@@ -88,13 +89,10 @@ class TorchOptions:
     )
 
     def __post_init__(self) -> None:
+        check_types(self)
         checked_layout(self.layout)
-        if self.decode not in get_args(Decode):
-            raise UsageError(f"decode is {self.decode!r}", remedy="Give cpu, gpu or auto")
-        if self.steps_per_epoch is not None and self.steps_per_epoch < 1:
-            raise UsageError(
-                f"steps_per_epoch is {self.steps_per_epoch}", remedy="Give a number from 1 upwards"
-            )
+        if self.steps_per_epoch is not None:
+            at_least("steps_per_epoch", self.steps_per_epoch, 1)
         if self.device != "auto" and named_device(self.device) is None and self.pin:
             # A copy from pinned memory that the consumer starts may outlive the batch, and with it
             # the slot's lease: only our own copies are known to be complete.
@@ -142,7 +140,7 @@ class TorchLoader(IterableDataset[TorchBatch]):
         **changes: Unpack[LoaderFields],
     ) -> None:
         refuse_dataloader_worker()
-        options = changed_options(options or LoaderOptions(), changes, TorchOptions)
+        options = changed_options(LoaderOptions, options, changes, TorchOptions)
         TorchOptions(
             layout=layout, device=device, pin=pin, decode=decode, steps_per_epoch=steps_per_epoch
         )
@@ -367,7 +365,8 @@ class ValidationLoader(IterableDataset[TorchBatch]):
 
     def __len__(self) -> int:
         """Batches of a pass on this rank."""
-        self._loader._settle()
+        if not self._loader._settled:  # a trainer also asks when all is closed
+            self._loader._settle()
         feed, size = self._loader._feed, self.batch_size
         left = feed.validation_length() - feed.rank * size
         batches = max(0, -(-left // (size * feed.world_size)))

@@ -32,6 +32,7 @@ from headrace.recipes.laq.options import LaqOptions
 from headrace.recipes.laq.step import step_flops
 from headrace.recipes.laq.task import LaqTask, check_resumed, warm_start
 from headrace.recipes.laq.validation import ValidationPictures
+from headrace.recipes.training.baseline import BaselineData
 from headrace.recipes.training.callbacks import DoctorWatch, SeededSteps
 from headrace.recipes.training.checkpoints import (
     AtomicCheckpoints,
@@ -107,7 +108,16 @@ def _train(
         where = f" in {synth.make()}"
     mixture = options.data.open_mixture()
     loading = options.data.loader
-    data = HeadraceDataModule(mixture, loading.loader(), pin=loading.pin, decode=loading.decode)
+    data: HeadraceDataModule | BaselineData
+    if options.data.backend == "headrace":
+        data = HeadraceDataModule(mixture, loading.loader(), pin=loading.pin, decode=loading.decode)
+    else:
+        name, given = options.data.backend, options.data.backend_options
+        data = BaselineData(name, mixture, loading.loader(), given, training.val_batches)
+        notes = [*notes, f"{name}, also for validation; checkpoints have no position in its data"]
+        if options.data.ignored:
+            keys = ", ".join(f"data.loader.{key}" for key in options.data.ignored)
+            notes.append(f"{name} has no {keys}")
 
     times = f" x {training.accumulate}" if training.accumulate > 1 else ""
     millions = trainable_parameters(task.model) / 1e6
@@ -138,7 +148,7 @@ def _train(
     # Callbacks. The profile is first, so that what the others do does not count as a step.
     started = _Started(run.path, data)
     losses = LossOfEveryStep(metrics, logging.every)
-    profile = StepProfile(run.profiles, lambda: data.loader.waited_s)
+    profile = StepProfile(run.profiles, lambda: data.waited_s)
     flops = step_flops(task.model.config, batch).total
     peak = training.peak_flops
     if peak is None and devices.cuda:
@@ -253,6 +263,7 @@ def _train(
         run,
         status,
         cause,
+        backend=options.data.backend,
         asked=started.asked,
         world=trainer.world_size,
         accumulate=training.accumulate,
@@ -291,7 +302,7 @@ def _train(
 class _Started(Callback):
     """Tells all ranks where the run's folder is, and notes whether training began."""
 
-    def __init__(self, folder: Path, data: HeadraceDataModule) -> None:
+    def __init__(self, folder: Path, data: HeadraceDataModule | BaselineData) -> None:
         self._folder, self._data = folder, data
         self.began = False
         self.asked: dict[str, float] = {}  #: share of each source
@@ -305,7 +316,7 @@ class _Started(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Training begins."""
         self.began = True
-        self.asked = dict(self._data.loader.statistics().shares)
+        self.asked = self._data.shares
 
 
 def _pictures(options: LaqOptions, run: RunFolder, tell: Callable[[str], None]) -> list[Callback]:

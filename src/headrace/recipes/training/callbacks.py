@@ -15,6 +15,7 @@ from headrace import Doctor
 from headrace.files import atomic_write
 from headrace.measure import Verdict, verdict_text, write_json
 from headrace.outputs.lightning import GpuUsage, HeadraceDataModule
+from headrace.recipes.training.baseline import BaselineData
 
 
 class SeededSteps(Callback):
@@ -46,7 +47,7 @@ class DoctorWatch(Callback):
     def __init__(
         self,
         folder: Path,
-        data: HeadraceDataModule,
+        data: HeadraceDataModule | BaselineData,
         gpu: GpuUsage | None = None,
         *,
         flops_per_step: float | None = None,
@@ -72,7 +73,7 @@ class DoctorWatch(Callback):
         flops, peak = self._flops
         batches, seconds = self._warmup
         self._doctor = Doctor(
-            self._data.loader,
+            self._data.loader if isinstance(self._data, HeadraceDataModule) else None,
             flops_per_step=flops,
             peak_flops=peak,
             run=False,
@@ -82,6 +83,8 @@ class DoctorWatch(Callback):
             quiet=True,
         )
         self._doctor.__enter__()
+        if isinstance(self._data, BaselineData):
+            self._data.on_batch = self._doctor.on_batch
 
     def on_validation_start(self, *_: Any) -> None:
         """Validation is not part of a step."""
@@ -115,6 +118,8 @@ class DoctorWatch(Callback):
         doctor, self._doctor = self._doctor, None
         if doctor is None:
             return
+        if isinstance(self._data, BaselineData):
+            self._data.on_batch = None
         doctor.__exit__(None if error is None else type(error), error, None)
         self.verdict = doctor.verdict()
         evidence = doctor.evidence()

@@ -19,6 +19,7 @@ from headrace.catalog import cache_folder
 from headrace.config import Mixture, overridden, plain
 from headrace.errors import UsageError
 from headrace.loader import LoaderOptions
+from headrace.measure.baselines import JOB_KEYS, check_installed, find_baseline
 from headrace.testing import synthesize
 
 # -- data ------------------------------------------------------------------------------------------
@@ -108,6 +109,24 @@ class DataOptions:
     only: tuple[str, ...] = ()  #: the sources to train on, by name; none: all
     synth: SyntheticData | None = None  #: used where there is neither mixture nor root
     loader: LoadingOptions = field(default_factory=LoadingOptions)
+    backend: Literal["headrace", "tfdata"] = "headrace"  #: tfdata: the baseline, to compare with
+    tfdata: Mapping[str, Any] = field(default_factory=dict)  #: its options: {mixing: {strategy: ...
+
+    @property
+    def backend_options(self) -> dict[str, Any]:
+        """Those of the baseline, by dotted keys."""
+        found: dict[str, Any] = {}
+        for key, value in self.tfdata.items():
+            inner = value if isinstance(value, Mapping) else {"": value}
+            found |= {f"{key}.{name}".rstrip("."): each for name, each in inner.items()}
+        return found
+
+    @property
+    def ignored(self) -> list[str]:
+        """Keys of the loader that were given and that the baseline does not have."""
+        default, common = LoadingOptions(), (*JOB_KEYS, "action")
+        names = [each.name for each in fields(LoadingOptions) if each.name not in common]
+        return [name for name in names if getattr(self.loader, name) != getattr(default, name)]
 
     @property
     def generated(self) -> SyntheticData | None:
@@ -149,6 +168,15 @@ class DataOptions:
 
     def check(self, *, validated: bool) -> None:
         """Read the mixture, before anything is generated; `validated`: it needs a val_split."""
+        if self.backend != "headrace":
+            baseline = find_baseline(self.backend)
+            baseline.check(baseline.with_defaults(self.backend_options))
+            check_installed(baseline)
+        elif self.tfdata:
+            raise UsageError(
+                "data.tfdata is given, but data.backend is headrace",
+                remedy="Give data.backend=tfdata, or no data.tfdata",
+            )
         mixture = self.open_mixture()
         if validated and not any(source.val_split for source in mixture.active):
             raise UsageError(

@@ -282,6 +282,7 @@ def write_result(
     status: str,
     cause: str | None,
     *,
+    backend: str = "headrace",
     asked: Mapping[str, float],
     world: int,
     accumulate: int,
@@ -291,7 +292,7 @@ def write_result(
     reader = RunReader(run.path)
     request = {
         "name": run.name,
-        "backend": "headrace",
+        "backend": backend,
         "job": dict(run.config),
         "settings": {"compute_ms": None},
         "machine": reader.machine,

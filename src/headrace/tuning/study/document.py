@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.config import Mixture
-from headrace.config.documents import overridden, parse_override, read_document
+from headrace.config.documents import is_inline, overridden, parse_override, read_document
 from headrace.config.typed import nearest, shown, typed
 from headrace.errors import HeadraceError, UsageError
 from headrace.measure.baselines import BASELINES
@@ -200,7 +200,9 @@ def study_from(values: Mapping[str, Any], folder: Path | None = None, name: str 
     given = values.get("steps") is not None or values.get("seconds") is not None
     length = {"seconds": None} if given else {"seconds": _SECONDS, "steps": _STEPS}
     study = typed(Study, {"name": name, **length, **values})
-    if study.mixture is not None and folder is not None and (folder / study.mixture).is_file():
+    if folder is None or study.mixture is None or is_inline(study.mixture):
+        return study
+    if (folder / study.mixture).is_file():
         study = replace(study, mixture=str(folder / study.mixture))
     return study
 

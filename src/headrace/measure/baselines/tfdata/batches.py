@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.config import Mixture
-from headrace.errors import DataError, SplitError
+from headrace.errors import DataError
 from headrace.loader import Batch
+from headrace.loader.mixture import to_validate
 from headrace.measure.baselines.baseline import job_workers
 from headrace.measure.baselines.tfdata.options import Options
 from headrace.measure.baselines.tfdata.sources import Shape, describe, shares
@@ -148,16 +149,9 @@ class TfdataBatches:
 
 def _validation_mixture(mixture: Mixture) -> Mixture:
     """The same sources with their validation splits to draw from, all pairs of them."""
-    for source in mixture.active:
-        if source.val_split is None:
-            raise SplitError(
-                "this source has no validation split",
-                dataset=source.name,
-                remedy="Give `val_split` in the mixture, for it or in `defaults`",
-            )
     sources = tuple(
         replace(source, split=source.val_split or "", samples_per_episode=0)
-        for source in mixture.active
+        for source in to_validate(mixture.active)
     )
     return replace(mixture, sources=sources)
 
