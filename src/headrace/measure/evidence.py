@@ -12,6 +12,7 @@ import numpy as np
 from headrace.measure.columns import finite
 from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.results import Run
+from headrace.measure.runs import inner
 
 #: A step that waits no more than this share of its time is not starved. The design asks for 1% on
 #: the largest machine; below 2% no change to the data would be noticed.
@@ -256,7 +257,7 @@ def _figures_evidence(run: Run) -> Evidence:
     alone = numbers.get("simulated_step_ms") == 0
     step = None if alone or wait is None or mean is None else max(0.0, mean - wait)
     cores = _whole(finite(run.machine.get("cores_allowed")))
-    job = _inner(_inner(run.stated, "config"), "job")
+    job = inner(inner(run.stated, "config"), "job")
     spent, budget, samples = (numbers.get(k) for k in ("cpu_s_per_sample", "budget_mb", "samples"))
     busy = sum(stage.busy_s or 0.0 for stage in run.stages.values())
     waiting = sum(stage.waiting_s or 0.0 for stage in run.stages.values())
@@ -282,18 +283,13 @@ def _figures_evidence(run: Run) -> Evidence:
         slots=_whole(numbers.get("slots")),
         slots_wanted=_whole(numbers.get("slots_wanted")),
         image_size=(size, size) if size else None,
-        gpu=_inner(run.stated, "gpu") or None,
+        gpu=inner(run.stated, "gpu") or None,
         notes=(*ending, *run.problems),
     )
 
 
 def _ending(run: Run) -> str:
     return f"status of the run: {run.status}" + (f" ({run.cause})" if run.cause else "")
-
-
-def _inner(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = values.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _whole(number: float | None) -> int | None:
@@ -391,10 +387,13 @@ def _machine_lines(e: Evidence) -> list[str]:
 
 def _gpu_lines(e: Evidence) -> list[str]:
     gpu = e.gpu or {}
+    used = inner(gpu, "utilization_percent")
+    mean, low = finite(used.get("mean")), finite(used.get("p10"))
+    peak, total = finite(gpu.get("memory_peak_bytes")), finite(gpu.get("memory_total_bytes"))
     parts = []
-    if used := gpu.get("utilization_percent"):
-        parts.append(f"utilization {used['mean']:.0f}% (10th percentile {used['p10']:.0f}%)")
-    if (peak := gpu.get("memory_peak_bytes")) and (total := gpu.get("memory_total_bytes")):
+    if mean is not None and low is not None:
+        parts.append(f"utilization {mean:.0f}% (10th percentile {low:.0f}%)")
+    if peak and total:
         parts.append(f"memory {peak / 1e9:.1f} of {total / 1e9:.1f} GB at most")
     return [f"GPU: {gpu.get('name', '?')}, {', '.join(parts)}"] if parts else []
 
