@@ -193,6 +193,16 @@ def _entry(path: Path, name: str) -> int:
     return 0
 
 
+def cpu_time(process: int, thread: int) -> int:
+    """CPU time that a thread of a process has used, in the kernel's ticks; -1 if it has ended."""
+    try:
+        stat = (_PROC / str(process) / "task" / str(thread) / "stat").read_text()
+        user, system = stat.rsplit(")", 1)[1].split()[11:13]
+        return int(user) + int(system)
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
 def descendants(pid: int) -> list[int]:
     """A process and all below it that are there now.
 
