@@ -308,6 +308,12 @@ def objects(value: Any) -> list[tuple[str, dict[str, Any]]]:
     return [(name, entry) for name, entry in items if isinstance(entry, dict)]
 
 
+def inner(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """An entry that is an object; empty where it is not there, or something else."""
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
+
+
 def read_object(path: Path) -> tuple[dict[str, Any], str | None]:
     """A JSON object, and what was wrong with it; empty where there is none."""
     try:
@@ -379,7 +385,8 @@ class JsonLines:
             self.problem = f"{name} ends in half a line (the run was killed while it wrote): {kept}"
         elif bad:
             where = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-            self.problem = f"{name}: {len(bad):,} damaged lines are skipped (line {where}): {kept}"
+            many = "1 damaged line is" if len(bad) == 1 else f"{len(bad):,} damaged lines are"
+            self.problem = f"{name}: {many} skipped (line {where}): {kept}"
         elif not whole:
             self.problem = f"{name} is empty: the run ended before it had something to record"
 
