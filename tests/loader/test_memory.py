@@ -42,6 +42,7 @@ batch, left = int(sys.argv[2]), int(sys.argv[3])
 draws, depths = [], []
 
 with hr.Loader(mixture, batch_size=batch, image_size=128, keep_free="60MiB") as loader:
+    said.clear()  # what the loader told when it was opened
     def steps(until):
         while True:
             draws.append(next(loader).draws.tolist())
