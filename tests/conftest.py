@@ -17,11 +17,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 ALONE = (
     "cli/test_train.py",
     "engine",
+    "loader/test_closing.py",
     "loader/test_faults.py",
     "loader/test_loader.py",
     "loader/test_memory.py",
-    "loader/test_processes.py",
     "loader/test_rows.py",
+    "loader/test_workers.py",
     "measure/test_bench.py",
     "measure/test_limit.py",
     "measure/test_baselines.py",

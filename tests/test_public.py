@@ -29,6 +29,7 @@ NAMES = [
     "WindowDraw",
     "WindowSpec",
     "__version__",
+    "examine_loop",
     "examine_step",
     "find_datasets",
     "known_dataset",

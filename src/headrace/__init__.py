@@ -24,7 +24,7 @@ from headrace.loader.rows import RowLoader, RowSet, RowTransform, WindowDraw
 if TYPE_CHECKING:
     from headrace.outputs.torch import TorchLoader
     from headrace.tuning.doctor import Doctor
-    from headrace.tuning.examine import examine_step
+    from headrace.tuning.examine import examine_loop, examine_step
 
 __version__ = "0.1.0"
 
@@ -46,6 +46,7 @@ __all__ = [
     "WindowDraw",
     "WindowSpec",
     "__version__",
+    "examine_loop",
     "examine_step",
     "find_datasets",
     "known_dataset",
@@ -56,6 +57,7 @@ __all__ = [
 _LAZY = {
     "Doctor": "headrace.tuning.doctor",
     "TorchLoader": "headrace.outputs.torch",
+    "examine_loop": "headrace.tuning.examine",
     "examine_step": "headrace.tuning.examine",
 }
 

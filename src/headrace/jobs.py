@@ -12,10 +12,11 @@ import json
 import os
 import pickle
 import selectors
+import signal
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self, TypeAlias
@@ -35,28 +36,37 @@ ONE_THREAD = {
 
 
 def start_python(
-    program: str, *arguments: str, env: Mapping[str, str] = ONE_THREAD, **options: Any
+    program: str,
+    *arguments: str,
+    env: Mapping[str, str] = ONE_THREAD,
+    blocked: Collection[signal.Signals] = (),
+    **options: Any,
 ) -> subprocess.Popen[bytes]:
     """Start a function ("module:name", called without arguments) or a module in a new process.
 
     It runs the same code as this process, in a process group of its own: Ctrl-C is for this
     process, which then ends its workers. `arguments` are its `sys.argv[1:]`, `env` is added to the
-    environment.
+    environment; `blocked` signals never reach it.
     """
     module, _, name = program.partition(":")
     run = ("-c", f"from {module} import {name}; {name}()") if name else ("-m", module)
     # The package's own place first, so that a worker runs the same code as its parent.
     paths = [str(Path(__file__).resolve().parents[1]), os.environ.get("PYTHONPATH", "")]
-    return subprocess.Popen(
-        [sys.executable, "-P", *run, *arguments],
-        env={
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            **env,
-        },
-        process_group=0,
-        **options,
-    )
+    # A process begins with the mask of the thread that starts it: no moment without protection.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, blocked)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", *run, *arguments],
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                **env,
+            },
+            process_group=0,
+            **options,
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def to_portable(value: Any) -> bytes | None:

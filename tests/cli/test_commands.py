@@ -348,8 +348,8 @@ def test_report_rebuilds_the_files_of_one_run_and_prints_its_figures(run, tmp_pa
     assert (code, err) == (0, "")
     assert "samples/s" in out
     assert "Near the decode limit (9" in out
-    for title in ("Batch time by dominant dataset", "Switch and stay", "The ten slowest batches"):
-        assert f"\n{title}\n" in out
+    assert "\nThe ten slowest batches\n" in out
+    assert "Switch and stay" not in out  # batches of a global shuffle look alike
     assert out.strip().endswith(str(folder / "report.html"))
     for name in ("mixture_over_time.svg", "mixture_windows_every_stride.svg", "report.html"):
         assert (folder / name).exists()

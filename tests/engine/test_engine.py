@@ -54,13 +54,29 @@ class Does:
     def stop(self):
         pass
 
+    def watch(self, seconds):
+        return None
+
+
+class Makes:
+    """Makes workers of a function."""
+
+    def __init__(self, worker):
+        self.worker, self.closed = worker, False
+
+    def __call__(self, counters):
+        return Does(self.worker(counters))
+
+    def close(self):
+        self.closed = True
+
 
 @pytest.fixture
 def engines():
     made = []
 
     def make(threads=3, worker=plain, budget=100 * SLOT, **options):
-        made.append(Engine(threads, lambda c: Does(worker(c)), Budget(budget), **options))
+        made.append(Engine(threads, Makes(worker), Budget(budget), **options))
         return made[-1]
 
     yield make

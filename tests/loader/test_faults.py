@@ -3,7 +3,6 @@
 import gc
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -394,29 +393,6 @@ def test_a_fork_after_the_start_is_told_in_the_child_and_the_parent_goes_on(mixt
         "child: True",
         "parent goes on",
     ]
-
-
-def test_many_openings_and_closings_leak_neither_threads_nor_files_nor_memory(data):
-    mixture = make_mixture(data, ["kuka"])
-
-    def cycle():
-        with hr.Loader(mixture, batch_size=1, image_size=16, keep_free=0, workers=2) as loader:
-            next(loader)
-
-    for _ in range(50):
-        cycle()
-    gc.collect()
-    files, memory = len(os.listdir("/proc/self/fd")), peak()
-    for _ in range(200):
-        cycle()
-    gc.collect()
-    assert headrace_threads() == []
-    assert len(os.listdir("/proc/self/fd")) == files
-    assert peak() - memory < 20, "memory grew over 200 loaders"
-
-
-def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def test_signals_still_reach_the_program(mixture):

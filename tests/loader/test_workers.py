@@ -27,6 +27,7 @@ from headrace.loader.loader import feed_of
 from headrace.reading.local import LocalFiles
 from tests.loader.conftest import NAMES, make_mixture, spoil_frame
 from tests.loader.test_faults import headrace_threads
+from tests.row_files import write_set
 
 
 @pytest.fixture
@@ -168,18 +169,128 @@ def test_an_abandoned_loader_ends_its_processes(mixture, at_once):
     assert not any(running(pid) for pid in pids)
 
 
-def test_a_killed_process_is_replaced_by_its_thread_and_nothing_is_lost(
-    mixture, loaders, at_once, caplog
+def until_all_work(loader, found):
+    """As `with_processes`, after something happened to the processes."""
+    found += [everything(batch) for batch in islice(loader, 20)]  # their threads have noticed
+    found += with_processes(loader)
+
+
+def assert_undisturbed(found, loaders, mixture):
+    plain = loaders(mixture, workers=0)
+    assert found == [everything(batch) for batch in islice(plain, len(found))]
+
+
+def test_a_process_that_is_killed_again_and_again_is_given_up(
+    mixture, loaders, at_once, caplog, monkeypatch
+):
+    monkeypatch.setattr(workers_module, "REPLACEMENTS", 1)
+    loader = loaders(mixture, workers=1)
+    found = with_processes(loader)
+    for _ in range(2):
+        until_all_work(loader, found)
+        os.kill(*loader.statistics().engine.processes, signal.SIGKILL)
+    found += [everything(batch) for batch in islice(loader, 30)]
+    assert loader.statistics().engine.processes == ()
+    assert "without it" in caplog.text
+    assert_undisturbed(found, loaders, mixture)
+
+
+def test_500_batches_come_through_killed_and_stopped_workers(
+    mixture, loaders, at_once, caplog, monkeypatch
 ):
     loader = loaders(mixture)
     found = with_processes(loader)
-    for pid in loader.statistics().engine.processes:
-        os.kill(pid, signal.SIGKILL)
+    before = loader.statistics().engine.processes
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        for pid in before:  # as Slurm does: for the program, which decides
+            os.kill(pid, number)
+    found += [everything(batch) for batch in islice(loader, 40)]
+    assert loader.statistics().engine.processes == before
+    assert "worker" not in caplog.text
+    killed, stopped = before
+    monkeypatch.setattr(workers_module, "SILENT_SECONDS", 1.0)
+    os.kill(killed, signal.SIGKILL)
+    os.kill(stopped, signal.SIGSTOP)
+    until_all_work(loader, found)
+    found += [everything(batch) for batch in islice(loader, max(0, 500 - len(found)))]
+    after = loader.statistics().engine.processes
+    assert len(after) == 2
+    assert not set(before) & set(after)
+    assert f"worker process {killed} died (signal 9" in caplog.text
+    named = f"worker process {stopped} has not answered"
+    (told,) = [text for text in caplog.messages if text.startswith(named)]
+    assert all(word in told for word in ("dataset ", "file ", "offset ", "ended"))
+    assert_undisturbed(found, loaders, mixture)
+
+
+class Unresponsive(LocalFiles):
+    """Files of a server that does not answer until it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = threading.Event()
+
+    def read_into(self, fd, path, offset, into):
+        self.gate.wait()
+        super().read_into(fd, path, offset, into)
+
+
+def test_storage_that_does_not_answer_ends_the_run_with_its_name(
+    mixture, loaders, caplog, monkeypatch
+):
+    monkeypatch.setattr(workers_module, "SILENT_SECONDS", 0.3)
+    monkeypatch.setattr(workers_module, "GIVE_UP_SECONDS", 1.0)
+    files = Unresponsive()
+    loader = loaders(mixture, files=files, workers=0)
+    for _ in range(2):  # still
+        with pytest.raises(WorkerError) as caught:
+            next(loader)
+    files.gate.set()
+    assert caught.value.dataset in NAMES
+    assert Path(caught.value.file).exists()
+    assert caught.value.offset > 0
+    assert "not answered" in caplog.text
+
+
+def test_rows_of_a_process_that_cannot_be_ended_are_not_given_to_another(
+    mixture, loaders, at_once, monkeypatch
+):
+    monkeypatch.setattr(workers_module, "SILENT_SECONDS", 0.5)
+    monkeypatch.setattr(workers_module, "GIVE_UP_SECONDS", 3.0)
+    loader = loaders(mixture, workers=2)
+    found = with_processes(loader)
+    state = loader.state_dict()
+    pid, _ = loader.statistics().engine.processes
+    with monkeypatch.context() as patched:  # as in an uninterruptible read
+        patched.setattr(workers_module._Process, "kill", lambda self: None)
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(WorkerError, match=str(pid)):
+            for _ in range(80):
+                state = loader.state_dict()
+                found.append(everything(next(loader)))
+    slots = feed_of(loader)._stream.pool
+    assert slots.out > 0  # what it was writing to
+    os.kill(pid, signal.SIGCONT)  # the storage answers
+    loader.load_state_dict(state)
     found += [everything(batch) for batch in islice(loader, 30)]
-    plain = loaders(mixture, workers=0)
-    assert found == [everything(batch) for batch in islice(plain, len(found))]
-    assert loader.statistics().engine.processes == ()
-    assert "signal 9" in caplog.text
+    assert_undisturbed(found, loaders, mixture)
+
+
+def test_a_worker_that_computes_for_long_is_named_and_left_alone(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr(workers_module, "SILENT_SECONDS", 0.3)
+    seconds = [1.5]
+
+    def compute(rows, out, draw):
+        until = time.thread_time() + (seconds.pop() if seconds else 0)
+        while time.thread_time() < until:
+            pass
+
+    transform = hr.RowTransform(compute, outputs={"x": ((), "int64")})
+    rows = hr.RowSet(write_set(tmp_path), columns=["number"], window=8)
+    with hr.RowLoader(rows, transform=transform, batch_size=2, workers=0, keep_free=0) as loader:
+        for _ in range(12):  # the one that takes long is among them
+            next(loader)
+    assert "same place" in caplog.text
 
 
 def test_the_kernel_is_asked_to_kill_a_process_before_the_loader(mixture, loaders, at_once):
@@ -348,8 +459,10 @@ def test_the_interpreter_exits_with_processes_at_work(mixture):
     assert not any(running(pid) for pid in pids.split())
 
 
-def test_processes_end_with_a_program_that_is_killed(mixture):
-    done = script(mixture, "os.kill(os.getpid(), signal.SIGKILL)")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_processes_end_with_a_program_that_is_killed(mixture, stopped):
+    stop = "os.kill(loader.statistics().engine.processes[0], signal.SIGSTOP)\n" if stopped else ""
+    done = script(mixture, stop + "os.kill(os.getpid(), signal.SIGKILL)")
     assert done.returncode == -signal.SIGKILL
     deadline = time.monotonic() + 60
     while any(running(pid) for pid in done.stdout.split()):

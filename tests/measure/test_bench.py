@@ -244,21 +244,30 @@ def test_a_comparison_takes_turns_and_shows_the_spread(job, tmp_path):
     assert not found.interrupted
 
 
-def test_the_rest_of_a_comparison_runs_though_one_fails(job, tmp_path, monkeypatch):
+def test_the_rest_of_a_comparison_runs_though_one_fails(job, tmp_path, monkeypatch, capsys):
     from headrace.measure.baselines import BASELINES, native
 
     monkeypatch.setitem(BASELINES, "absent", "headrace.measure.baselines.absent")
+    install = f"pip install {' '.join(f'a-package-{n}' for n in range(12))}"
     baseline = dataclasses.replace(
-        native.BASELINE, name="absent", needs=("no_such_module",), install="pip install it"
+        native.BASELINE, name="absent", needs=("no_such_module",), install=install
     )
     module = type(sys)("headrace.measure.baselines.absent")
     module.BASELINE = baseline
     monkeypatch.setitem(sys.modules, "headrace.measure.baselines.absent", module)
-    found = compare({"absent": job, "headrace": job}, SHORT, runs=tmp_path, repeats=1)
-    assert found.rows["absent"]["status"] == "not installed"
-    assert "pip install it" in found.rows["absent"]["cause"]
-    assert found.rows["headrace"]["status"] == "complete"
-    assert found.ratios == {}
+    mixture = tmp_path / "m.yaml"
+    mixture.write_text(job.mixture.to_yaml())
+    code = main(
+        ["bench", str(mixture), "loader.batch_size=8", "loader.image_size=32", "--versus", "absent"]
+        + ["--steps", "5", "--warmup", "2", "--repeats", "1", "--no-limit"]
+        + ["--runs", str(tmp_path), "--json", str(tmp_path / "out.json")]
+    )
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert code == 1
+    assert found["comparison"]["absent"]["status"] == "not installed"
+    assert found["comparison"]["headrace"]["status"] == "complete"
+    assert found["ratios"] == {}
+    assert install in capsys.readouterr().out  # the whole command, however long
 
 
 def test_ctrl_c_ends_a_comparison_and_keeps_its_rows(job, tmp_path):

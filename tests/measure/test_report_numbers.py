@@ -16,14 +16,17 @@ from headrace.measure.report.figures import (
     _reduced,
     _rolling_shares,
 )
-from headrace.measure.report.slow import by_dominant, slowest, switch_stay, switches
+from headrace.measure.report.slow import by_dominant, clumping, slowest, switch_stay, switches
 from headrace.measure.report.tables import (
+    COLUMNS,
     Table,
     dominant_table,
     mixture_summary,
     run_tables,
     slowest_table,
+    summary_columns,
     switch_table,
+    terminal_tables,
 )
 from headrace.measure.results import read_run
 from tests.measure.made_runs import batch_record, write_lines, write_made_run
@@ -304,6 +307,41 @@ def test_the_page_and_the_summary_of_a_run_have_all_three_tables(tmp_path):
         assert table.text() in summary
         assert ("aria-label", table.title) in page.attributes
     assert page.tags.count("table") == 4
+
+
+def test_a_terminal_is_spared_tables_that_say_nothing(tmp_path):
+    even = read_run(write_made_run(tmp_path / "even"))
+    assert clumping(even.batches) == pytest.approx(1, abs=0.3)
+    assert [table.title for table in terminal_tables([even])] == ["The ten slowest batches"]
+    blocks = read_run(write_made_run(tmp_path / "blocks", sticky=0.9))
+    assert clumping(blocks.batches) > 2
+    assert [table.title for table in terminal_tables([blocks])] == [
+        table.title for table in run_tables(blocks)
+    ]
+    assert terminal_tables([even, even]) == []
+    (table,) = terminal_tables([even, blocks])
+    assert [row[0] for row in table.rows] == ["blocks"]
+
+
+def test_a_terminal_is_spared_columns_without_figures(tmp_path):
+    alone = read_run(write_made_run(tmp_path / "a", simulated_step_ms=0, limit_ratio=None, limit=0))
+    heads = [COLUMNS[number] for number in summary_columns([alone])]
+    assert {"run", "samples/s", "p50", "verdict"} <= set(heads)
+    assert not {"stall a step", "of decode limit"} & set(heads)
+    stepping = read_run(write_made_run(tmp_path / "b", simulated_step_ms=20))
+    assert summary_columns([alone, stepping]) == list(range(len(COLUMNS)))
+
+
+def test_the_use_of_a_gpu_is_a_table_of_the_page_and_of_the_terminal(tmp_path):
+    gpu = {"name": "NVIDIA H200", "utilization_percent": {"mean": 97.2, "p10": 93.0}}
+    gpu |= {"memory_peak_bytes": 57.8e9, "memory_total_bytes": 150e9, "mfu": 0.314}
+    folder = write_made_run(tmp_path / "run", gpu=gpu, program="train")
+    row = ("run", "NVIDIA H200", "97%", "93%", "57.8 GB", "150 GB", "31.4%")
+    (table,) = (each for each in terminal_tables([read_run(folder)]) if each.title == "GPU")
+    assert table.rows == (row,)
+    assert set(row) <= set(Page(write_run_report(folder)).words)
+    for broken in ({"name": 3}, {"utilization_percent": [1]}, {"memory_peak_bytes": "x"}):
+        write_run_report(write_made_run(tmp_path / "broken", gpu=broken))
 
 
 def test_hostile_names_stay_text_in_every_table(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from headrace.errors import UsageError
 from headrace.measure.evidence import STARVED, Evidence, SourceCost, evidence_lines, run_evidence
 from headrace.measure.report.comparison import Range
-from headrace.measure.results import read_run
+from headrace.measure.results import different_work, read_run
 from headrace.measure.verdict import (
     comparison_verdict,
     could_be_data,
@@ -392,10 +392,87 @@ def test_repeats_whose_ranges_overlap_name_no_winner(tmp_path):
     assert "nothing to compare" in comparison_verdict([made_run(tmp_path)], {})
 
 
+def bench_config(**changes):
+    """The config that a benchmark leaves, with some of it changed."""
+    step = changes.pop("step", 0)
+    sources = [{"name": "bridge", "weight": 0.5, "split": "train"}, {"name": "rt1", "weight": 0.5}]
+    job = {"mixture": {"root": "/data", "sources": sources}, "options": {}}
+    job |= {"batch_size": 64, "image_size": 256, "seed": 0, "metadata": "full", "workers": None}
+    return {"config": {"job": {**job, **changes}}, "simulated_step_ms": step}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"image_size": 64}, "image size (256 against 64)"),
+        ({"metadata": "none"}, "metadata (full against none)"),
+        ({"frames": "single"}, "frames (default against single)"),
+        ({"options": {"metadata.mode": "dataset_only"}}, "metadata (full against dataset)"),
+        ({"mixture": {"sources": [{"name": "bridge"}]}}, "mixture (2 sources against 1 sources)"),
+        ({"step": 20}, "step (no step against a simulated step of 20 ms)"),
+    ],
+)
+def test_runs_that_did_different_work_have_no_verdict(tmp_path, changes, said):
+    one = read_run(write_made_run(tmp_path / "a", rate=900, **bench_config()))
+    two = read_run(write_made_run(tmp_path / "b", rate=300, **bench_config(**changes)))
+    assert different_work([one, two]) == [said]
+    verdict = comparison_verdict([one, two], {})
+    assert said in verdict
+    assert "fast" not in verdict
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"seed": 1},
+        {"workers": 8},
+        {"batch_size": 128},
+        {"image_size": [256, 256]},
+        {"options": {"memory": "2GiB"}},
+    ],
+)
+def test_how_the_same_work_is_done_may_differ(tmp_path, changes):
+    one = read_run(write_made_run(tmp_path / "a", rate=900, **bench_config()))
+    two = read_run(write_made_run(tmp_path / "b", rate=300, **bench_config(**changes)))
+    assert "a is fastest" in comparison_verdict([one, two], {})
+
+
+def test_a_training_run_is_not_compared_with_a_loader_alone(tmp_path):
+    config = {"data": {"loader": {"batch_size": 64, "image_size": 256, "metadata": "full"}}}
+    trained = {"program": "train", "config": {**config, "model": {"dim": 96}}}
+    one = read_run(write_made_run(tmp_path / "a", **bench_config()))
+    two = read_run(write_made_run(tmp_path / "b", **trained, backend="tfdata"))
+    three = read_run(write_made_run(tmp_path / "c", rate=300, **trained))
+    other = read_run(
+        write_made_run(tmp_path / "d", program="train", config={**config, "model": {"dim": 48}})
+    )
+    assert any("a training step" in each for each in different_work([one, two]))
+    assert different_work([two, three]) == []
+    assert different_work([two, other]) == ["model"]
+    assert "b is fastest" in comparison_verdict([two, three], {})
+
+
 def test_the_nearer_limit_is_named_with_both():
     assert nearer_limit(BUSY).startswith("decoding (")
     assert nearer_limit(replace(BUSY, storage_limit=100.0)).startswith("storage (")
     assert nearer_limit(Evidence()) is None
+
+
+def test_every_stage_of_a_sample_is_told_also_of_runs_without_some(tmp_path):
+    stages = {"read": 0.1, "decode": 4.0, "resize": 1.2, "fields": 0.0}
+    with_resize = {name: {"busy_s": s, "waiting_s": 0.0} for name, s in stages.items()}
+    old = {name: with_resize[name] for name in ("read", "decode")}
+    for given, count in ((with_resize, 3), (old, 2)):
+        run = made_run(tmp_path, stages=given, samples=1000)
+        found = run_evidence(run)
+        assert found.loop_stages == pytest.approx(
+            {n: stages[n] / 1000 for n in list(stages)[:count]}
+        )
+        assert Evidence.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+        (line,) = (
+            each for each in evidence_lines(found) if each.startswith("a sample in the loop")
+        )
+        assert ("1.2 ms resize" in line) == (given is with_resize)
 
 
 def test_the_use_of_a_gpu_is_told_where_it_is_known():

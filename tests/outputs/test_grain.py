@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import pickle
 import shutil
 
@@ -132,6 +133,47 @@ def test_a_number_of_epochs_ends_and_drops_the_short_batch(pipeline, plain):
     assert_same(batches, plain(88 // 5))
     two = [take(iter(pipeline(epochs=2, rank=rank, world_size=2)), 100) for rank in range(2)]
     assert [len(one) for one in two] == [8, 8]
+
+
+def test_an_evaluation_has_every_window_once_in_order_on_any_number_of_hosts(pipeline, rows):
+    whole = np.concatenate([rows[window]["number"][:1] for window in range(len(rows))])
+    once = {"epochs": 1, "shuffle": "none", "remainder": "pad", "transform": None}
+    for size, world_size in ((5, 1), (6, 2), (5, 3), (40, 2)):  # the last: one host has 4 of 40
+        hosts = [
+            pipeline(**once, batch_size=size, rank=rank, world_size=world_size)
+            for rank in range(world_size)
+        ]
+        for _ in range(2):  # each iteration is the same pass
+            parts = [take(iter(host), 100) for host in hosts]
+            assert len({len(part) for part in parts}) == 1
+            assert {batch["number"].shape for part in parts for batch in part} == {(size, 8)}
+            # All hosts' first batches, then all their second ones.
+            found = np.concatenate([b["number"] for step in zip(*parts, strict=True) for b in step])
+            np.testing.assert_array_equal(found[: len(whole), 0], whole)
+            assert not found[len(whole) :].any()
+
+
+def _note_worker(worker, workers):
+    os.environ["NOTED"] = f"{worker} of {workers}"
+
+
+def noting(rows, out, draw):
+    transform.function(rows, out, draw)
+    assert os.environ["NOTED"] in ("0 of 2", "1 of 2")
+
+
+def test_slices_and_a_worker_s_first_call_are_grains_to_make(pipeline, plain):
+    noted = hr.RowTransform(noting, outputs=transform.outputs)
+    options = {"epochs": 1, "num_workers": 2, "worker_init_fn": _note_worker, "transform": noted}
+    batches = iter(pipeline(**options, batch_size=4, sequential_slice=True))
+    found = take(batches, 100)
+    batches.close()
+    expected = plain(11, batch_size=4)
+    # Slices of five and of six batches, in turns.
+    assert_same(found, [expected[n] for n in (0, 5, 1, 6, 2, 7, 3, 8, 4, 9, 10)])
+    for endless in ({"sequential_slice": True}, {"remainder": "pad"}):
+        with pytest.raises(UsageError, match="without epochs"):
+            pipeline(**endless)
 
 
 def test_a_pipeline_may_continue_with_grains_own_steps_and_keeps_its_state(pipeline, plain):

@@ -79,6 +79,25 @@ def test_batches_that_end_early_give_what_was_measured():
         quick(batches(), sleeping(0.001), steps=0)
 
 
+def test_a_program_whose_step_cannot_be_called_is_examined_by_what_it_asks_for():
+    told, seen = [], []
+    numbered = ({"inputs": np.full((8, 4), n)} for n in range(10**9))
+    options = {"steps": 5, "warmup": 2, "alone_s": 0.01, "tell": told.append}
+    for batch in hr.examine_loop(numbered, **options):
+        seen.append(int(batch["inputs"][0, 0]))
+        assert bool(told) == (len(seen) > 14)
+        if len(seen) == 17:
+            break
+        time.sleep(0.002)
+    assert np.diff(seen[:7]).tolist() == [1] * 6  # the loop
+    assert seen[7:15] == [seen[6]] * 8  # what it would do with perfect data
+    assert np.diff(seen[14:]).tolist() == [1, 1]  # and the program continues
+    (found,) = told
+    assert found.evidence.steps == 5
+    assert found.evidence.replayed_s >= 0.002
+    assert found.evidence.loader_alone > 0
+
+
 def test_the_queued_work_of_a_jax_step_is_waited_for():
     jax = pytest.importorskip("jax")
     matrix = jax.numpy.ones((400, 400))
@@ -98,3 +117,12 @@ def test_the_queued_work_of_a_jax_step_is_waited_for():
     found = quick(batches(), step, steps=5)
     assert found.evidence.step_s > 0.2 * took  # by far more than it takes to queue it
     assert found.evidence.replayed_s > 0.2 * took
+
+    told, kept = [], []
+    for batch in hr.examine_loop(batches(), steps=5, warmup=1, alone_s=0.06, tell=told.append):
+        kept = [step(batch)]  # which nobody waits for here
+        if told:
+            break
+    assert kept
+    assert told[0].evidence.step_s > 0.2 * took
+    assert told[0].evidence.replayed_s > 0.2 * took

@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> int:
     from headrace.measure.bench import bench
+    from headrace.measure.runs import damage_note
 
     folder, result = bench(
         job,
@@ -110,6 +111,8 @@ def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> 
     args.json.write(result)
     if not args.json.on_stdout:
         _print_result(folder, result)
+        if note := damage_note(folder):
+            print(note)
         print(f"\narchived in {folder}")
     return {"complete": 0, "interrupted": 130}.get(result["status"], 1)
 
@@ -169,6 +172,8 @@ def _share(result: dict[str, Any]) -> str:
 
 def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch: Watch) -> int:
     from headrace.measure.bench import compare
+    from headrace.measure.report.comparison import read_runs
+    from headrace.measure.results import different_work
 
     found = compare(
         jobs,
@@ -191,14 +196,20 @@ def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch
                     _median(row["first_batch_s"], "{:.2f} s"),
                     _median(row["peak_anon_mb"], "{:,.0f} MB"),
                     row["shuffle"],
-                    _problem(row),
+                    "" if row["status"] == "complete" else str(row["status"]),
                 )
             )
         print_table(
             ["backend", ">samples/s", ">of limit", ">first batch", ">memory", "shuffle", ""], rows
         )
+        for backend, row in found.rows.items():
+            if row["cause"]:
+                print(f"{backend}: {row['cause']}")
         first = next(iter(jobs))
-        for backend, ratio in found.ratios.items():
+        differ = different_work(read_runs([found.folder])[0])
+        if differ:
+            print(f"No ratio: the runs did different work. What differs: {', '.join(differ)}.")
+        for backend, ratio in () if differ else found.ratios.items():
             print(
                 f"{first} / {backend}: {ratio['median']:.2f} "
                 f"({ratio['min']:.2f} to {ratio['max']:.2f} in {len(ratio['runs'])} rounds)"
@@ -207,12 +218,6 @@ def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch
     if found.interrupted:
         return 130
     return 0 if all(row["status"] == "complete" for row in found.rows.values()) else 1
-
-
-def _problem(row: dict[str, Any]) -> str:
-    if not row["cause"]:
-        return "" if row["status"] == "complete" else str(row["status"])
-    return f"{row['status']}: {row['cause']}"
 
 
 def _median(values: dict[str, Any] | None, pattern: str) -> str:

@@ -42,7 +42,12 @@ def run(args: argparse.Namespace) -> int:
     """Write the report; 1 if something in the runs could not be read."""
     from headrace.measure.report import write_comparison, write_run_report
     from headrace.measure.report.comparison import read_runs
-    from headrace.measure.report.tables import COLUMNS, run_tables, summary_cells, switch_table
+    from headrace.measure.report.tables import (
+        COLUMNS,
+        summary_cells,
+        summary_columns,
+        terminal_tables,
+    )
     from headrace.measure.verdict import comparison_verdict
 
     folders: list[Path] = args.run_folder
@@ -64,11 +69,13 @@ def run(args: argparse.Namespace) -> int:
     )
     if not args.json.on_stdout:
         cells = [summary_cells(run) for run in runs]
-        print_table([COLUMNS[0], *(f">{c}" for c in COLUMNS[1:-1])], (row[:-1] for row in cells))
+        figures = summary_columns(runs)[1:-1]
+        heads = [COLUMNS[0], *(f">{COLUMNS[n]}" for n in figures)]
+        print_table(heads, ([row[0], *(row[n] for n in figures)] for row in cells))
         print()
         for row in cells:
             print(f"{one_line(row[0])}: {one_line(row[-1])}")
-        for table in run_tables(runs[0]) if len(runs) == 1 else [switch_table(runs)]:
+        for table in terminal_tables(runs):
             print(f"\n{table.text()}", end="")
         print()
         print(f"{one_line(verdict)}\n{path}" if verdict else path)

@@ -13,9 +13,10 @@ import os
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from headrace.engine.machine import available_memory
 from headrace.engine.slots import (
@@ -29,9 +30,9 @@ from headrace.engine.slots import (
 )
 from headrace.engine.statistics import Counters, EngineStatistics, Span, StageStatistics
 from headrace.engine.stream import BatchSource, Gate, Pending, Stream
-from headrace.errors import UsageError
+from headrace.errors import UsageError, WorkerError
 
-_LOOK_SECONDS = 0.25  # how often free memory is looked at
+_LOOK_SECONDS = 0.25  # how often free memory and workers are looked at
 _POLL_SECONDS = 0.01  # a batch that is being filled takes 50 ms
 _CLEARLY = 256 << 20  # more than the floor before prefetch grows back, or a quarter of it if less
 _JOIN_SECONDS = 0.7  # a task takes milliseconds; after this it is cut off
@@ -51,10 +52,25 @@ class Worker(Protocol):
     def stop(self) -> None:
         """Cut off a task that takes too long, if possible. Called by another thread."""
 
+    def watch(self, seconds: float) -> WorkerError | None:
+        """`seconds` have passed: the error, if it has been silent for too long. By another thread.
+
+        Before that it says so, and has its work done by another, where that can be.
+        """
+
+
+class WorkerMaker(Protocol):
+    """Makes a worker for each thread, when it has its first task."""
+
+    def __call__(self, counters: Counters, /) -> Worker:
+        """A worker, in the thread that it is for."""
+
+    def close(self) -> None:
+        """All workers have been closed."""
+
 
 _LAST = 1  # behind every task: a closed engine skips them, but each must be accounted for
 _T = TypeVar("_T")
-MakeWorker: TypeAlias = Callable[[Counters], Worker]
 
 
 class TaskQueue(Generic[_T]):
@@ -95,7 +111,7 @@ class Engine:
     def __init__(
         self,
         threads: int,
-        make_worker: MakeWorker,
+        make_worker: WorkerMaker,
         budget: Budget,
         *,
         shared: SharedMemory | None = None,
@@ -121,6 +137,7 @@ class Engine:
         self._counters = [Counters() for _ in range(threads)]
         self._stopping = False
         self._short = False
+        self._stuck: WorkerError | None = None
         self._pid = os.getpid()
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -152,16 +169,7 @@ class Engine:
             shared=self._shared,
             lock=lock,
         )
-        rank = next(self._opened)
-        stream = Stream(
-            rank,
-            source,
-            pool,
-            lambda: self._stopping,
-            self._one_more,
-            partial(self._deeper, most),
-            self._check_process,
-        )
+        stream = Stream(next(self._opened), source, pool, most, self)
         with self._lock:
             self._streams.append(stream)
             self._wanted[id(stream)] = slots
@@ -241,8 +249,11 @@ class Engine:
             if isinstance(event := self._events.get(), Returned):
                 event.take_back()
         for stream in [*self._streams, *self._dropped]:
-            stream.pool.abandon()
-            stream.reclaim(all_done=True)
+            stream.end()
+        self._dropped.clear()
+        self._make_worker.close()
+        if self._shared is not None:
+            self._shared.close()
 
     def _join(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -250,7 +261,7 @@ class Engine:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _one_more(self, stream: Stream) -> bool:
+    def one_more(self, stream: Stream) -> bool:
         """A consumer holds all of a stream's batches: let there be another, if it fits."""
         if self.budget.free < stream.pool.slot_bytes:
             return False
@@ -260,10 +271,18 @@ class Engine:
         self._events.put(True)
         return True
 
-    def _deeper(self, most: int, stream: Stream) -> None:
+    def deeper(self, stream: Stream) -> None:
         """Steps are uneven: prefetch one batch more, up to the most, while memory is not short."""
-        if not self._short and self._wanted.get(id(stream), most) < most:
-            self._one_more(stream)
+        if not self._short and self._wanted.get(id(stream), stream.most) < stream.most:
+            self.one_more(stream)
+
+    def is_closed(self) -> bool:
+        """Whether nothing more will come."""
+        return self._stopping
+
+    def stuck(self) -> WorkerError | None:
+        """The error of a worker that has been silent for too long."""
+        return self._stuck
 
     # -- threads -------------------------------------------------------------------------------
 
@@ -278,7 +297,8 @@ class Engine:
             thread.daemon = True  # an interpreter that exits closes us, but must never wait for us
             thread.start()
 
-    def _check_process(self) -> None:
+    def check_process(self) -> None:
+        """Raise in a process that has none of the threads."""
         if self._pid != os.getpid():
             raise UsageError(
                 "the loader was started in another process",
@@ -287,7 +307,7 @@ class Engine:
             )
 
     def _check(self) -> None:
-        self._check_process()
+        self.check_process()
         if self._stopping:
             raise UsageError("the loader is closed", remedy="Make a new one")
 
@@ -298,9 +318,12 @@ class Engine:
                 event.take_back()
             handled = event if isinstance(event, Gate) else None
             del event  # it holds the slot
-            if self._keep_free and time.monotonic() - looked > _LOOK_SECONDS:
-                looked = time.monotonic()
-                self._mind_memory()
+            if (passed := time.monotonic() - looked) > _LOOK_SECONDS:
+                looked += passed
+                if self._keep_free:
+                    self._mind_memory()
+                # More has passed if this process itself was stopped: that is nobody's silence.
+                self._watch(min(passed, 2 * _LOOK_SECONDS))
             for stream in list(self._dropped):
                 if stream.reclaim():
                     self._dropped.remove(stream)
@@ -312,9 +335,9 @@ class Engine:
                 handled.set()
 
     def _next_event(self) -> bool | Returned | Gate:
-        """What happens next; `True` also when it is time to look at free memory again."""
+        """What happens next; `True` also when it is time to look around again."""
         try:
-            return self._events.get(timeout=_LOOK_SECONDS if self._keep_free else None)
+            return self._events.get(timeout=_LOOK_SECONDS)
         except queue.Empty:
             return True
 
@@ -323,7 +346,6 @@ class Engine:
 
     def _work(self, counters: Counters) -> None:
         worker: Worker | None = None
-        error: BaseException | None
         clock = time.perf_counter
         while True:
             started = clock()
@@ -335,7 +357,7 @@ class Engine:
             if item is None:
                 break
             pending, task = item
-            error = None
+            error: BaseException | None = None
             if pending.error is None and not self._stopping:
                 try:
                     if worker is None:
@@ -343,7 +365,7 @@ class Engine:
                         self._workers.append(worker)
                     worker(task, pending.arrays, pending.slot.place)
                 except BaseException as caught:  # handed to the consumer, who raises it
-                    error = caught
+                    error = _without_frames(caught)
             counters.tasks += 1
             if pending.task_done(error) and self._dropped:
                 self._events.put(True)  # the scheduler may be waiting to reclaim its slot
@@ -351,6 +373,11 @@ class Engine:
         if worker is not None:
             worker.close()
             self._workers.remove(worker)
+
+    def _watch(self, seconds: float) -> None:
+        """Look whether workers still answer."""
+        found = [worker.watch(seconds) for worker in list(self._workers)]
+        self._stuck = next((error for error in found if error is not None), None)
 
     def _mind_memory(self) -> None:
         """Shrink every stream to the fewest slots while memory is short; grow back after."""
@@ -368,3 +395,16 @@ class Engine:
             wanted = self._wanted.get(id(stream), _FEWEST_SLOTS)
             stream.pool.limit = min(wanted, _FEWEST_SLOTS) if self._short else wanted
             stream.pool.shrink()
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """An error that does not keep what the frames it went through hold: the slot, and the engine.
+
+    Its traceback still says where it came from.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        traceback.clear_frames(cause.__traceback__)
+        cause = cause.__context__
+    trace = error.__traceback__
+    return error.with_traceback(trace and trace.tb_next)  # the first frame is that of the thread

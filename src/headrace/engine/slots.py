@@ -139,9 +139,13 @@ class SharedMemory:
         """A region has ended. Takes no lock: the garbage collector may call it anywhere."""
         self._ended.setdefault(size, []).append(place)
 
-    def __del__(self, _close: Any = os.close) -> None:  # `os` may be gone by then
-        if hasattr(self, "fd"):
-            _close(self.fd)
+    def close(self, _close: Any = os.close) -> None:  # `os` may be gone by then
+        """Let go of the file; regions that are still mapped keep their memory."""
+        fd, self.fd = getattr(self, "fd", -1), -1
+        if fd >= 0:
+            _close(fd)
+
+    __del__ = close
 
 
 class Region:

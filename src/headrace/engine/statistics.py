@@ -13,9 +13,11 @@ Span: TypeAlias = tuple[str, float, float]
 class Counters:
     """What one thread has done; only that thread writes, so there is no lock."""
 
-    __slots__ = ("bytes", "images", "process", "seconds", "spans", "tasks", "waiting")
+    __slots__ = ("at", "bytes", "images", "process", "seconds", "spans", "tasks", "waiting")
 
-    def __init__(self, *, spans: bool = False) -> None:
+    def __init__(self, at: memoryview | list[int] | None = None, *, spans: bool = False) -> None:
+        #: [0]: which row of its plan is being filled; others look at it to see progress.
+        self.at = [0] if at is None else at
         self.seconds: dict[str, float] = {}  # busy, by stage
         self.waiting = 0.0
         self.tasks = 0

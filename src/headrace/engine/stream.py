@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import queue
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 
 from headrace.engine.slots import Arrays, SlotPool
 from headrace.engine.statistics import StreamStatistics
-from headrace.errors import BudgetError
+from headrace.errors import BudgetError, WorkerError
 
 _STUCK_SECONDS = 0.1  # how long all slots may be with the consumer before another one is made
 _NOTABLE_SECONDS = 0.001  # a wait that is more than waking up
@@ -67,6 +68,16 @@ class Pending:
     done: Gate = field(default_factory=Gate)
     error: BaseException | None = None
 
+    def take_error(self) -> BaseException:
+        """The error, to be raised by who has taken the slot back.
+
+        Nothing stays here: the frame that raises lives as long as the error.
+        """
+        assert self.error is not None
+        error, self.error = self.error, None
+        self.slot, self.arrays = None, {}
+        return error
+
     def task_done(self, error: BaseException | None) -> bool:
         """One task has ended; whether it was the last one."""
         with self.lock:
@@ -87,26 +98,37 @@ class Filled:
     arrays: Arrays  #: the slot's memory, on lease
 
 
+class Host(Protocol):
+    """What a stream asks of its engine."""
+
+    def check_process(self) -> None:
+        """Raise in a process that has none of the threads."""
+
+    def is_closed(self) -> bool:
+        """Whether nothing more will come."""
+
+    def stuck(self) -> WorkerError | None:
+        """Why nothing will come for a long time, if a worker has been silent for too long."""
+
+    def one_more(self, stream: Stream, /) -> bool:
+        """Allow one more slot; whether the budget has it."""
+
+    def deeper(self, stream: Stream, /) -> None:
+        """One more slot would have saved a wait."""
+
+
 class Stream(Iterator[Filled]):
     """Iterates over a source's batches in order. Made by `Engine.stream`."""
 
     def __init__(
-        self,
-        rank: int,
-        source: BatchSource,
-        pool: SlotPool,
-        closed: Callable[[], bool],
-        more: Callable[[Stream], bool],
-        deeper: Callable[[Stream], None],
-        check: Callable[[], None],
+        self, rank: int, source: BatchSource, pool: SlotPool, most: int, engine: Host
     ) -> None:
         self.rank = rank  #: how late it was opened
-        self._source = source
         self.pool = pool
-        self._engine_closed = closed
-        self._check = check  # raises in a process that has none of the threads
-        self._more = more  # asks for one more slot; whether the budget has it
-        self._deeper = deeper  # says that one more would have saved a wait
+        self.most = most  #: slots there may be where the consumer's steps are uneven
+        # The engine knows its streams too: both are let go of when it is closed (`end`).
+        self._engine: Host | None = engine
+        self._source: BatchSource | None = source
         self._order: queue.SimpleQueue[Pending | BaseException | None] = queue.SimpleQueue()
         self._on_the_way: deque[Pending] = deque()  # the scheduler appends, the consumer pops
         self._delivered = 0
@@ -136,6 +158,7 @@ class Stream(Iterator[Filled]):
                 if slot is None:
                     return
                 try:
+                    assert self._source is not None
                     about, tasks = next(self._source)
                 except BaseException:
                     self.pool.put(slot)
@@ -174,6 +197,13 @@ class Stream(Iterator[Filled]):
         self.pool.shrink()
         return self.pool.made == 0
 
+    def end(self) -> None:
+        """The engine is closed: hold nothing of it, and no memory."""
+        self.pool.abandon()
+        self.reclaim(all_done=True)
+        self._order = queue.SimpleQueue()
+        self._engine = self._source = None
+
     @property
     def busy(self) -> bool:
         """Whether batches are on their way."""
@@ -182,16 +212,22 @@ class Stream(Iterator[Filled]):
     # -- the consumer's side -------------------------------------------------------------------
 
     def __next__(self) -> Filled:
-        self._check()
-        if self._failed is not None:
-            raise self._failed
+        engine = self._engine
+        if engine is not None:
+            engine.check_process()
+        if engine is None or self._failed is not None:
+            raise _again(self._failed or StopIteration())
         self._was_full = self._was_full or self._full()
         started = time.perf_counter()
         try:
-            pending = self._head()
+            pending = self._head(engine)
             while not pending.done.wait(0.1):
-                if self._engine_closed():
+                if engine.is_closed():
                     raise StopIteration
+                if (stuck := engine.stuck()) is not None:
+                    # The batch stays on its way: its slot is not ours before it is done.
+                    self._failed = stuck
+                    raise _again(stuck)
         finally:
             waited = time.perf_counter() - started
             self._waited += waited
@@ -199,15 +235,15 @@ class Stream(Iterator[Filled]):
             # The threads were idle before this wait: on average they keep up, and only the
             # unevenness of steps and batches made it. A deeper prefetch evens that out.
             self._was_full = False
-            self._deeper(self)
+            engine.deeper(self)
         if self._ended and self._failed is not None:
-            raise self._failed  # dropped while we waited: its slots are no longer ours
+            raise _again(self._failed)  # dropped while we waited: its slots are no longer ours
         self._on_the_way.popleft()
         self._delivered += 1
         if pending.error is not None:
-            self._failed = pending.error
+            self._failed = _again(pending.error)
             self.pool.put(pending.slot)
-            raise pending.error
+            raise pending.take_error()
         return Filled(pending.about, self.pool.lease(pending.slot))
 
     def _full(self) -> bool:
@@ -216,11 +252,11 @@ class Stream(Iterator[Filled]):
             return False
         return all(pending.done.is_set() for pending in self._on_the_way.copy())
 
-    def _head(self) -> Pending:
+    def _head(self, engine: Host) -> Pending:
         """The next batch in order, as soon as it has been started."""
         stuck_since: float | None = None
         while True:
-            if self._engine_closed():
+            if engine.is_closed():
                 raise StopIteration
             try:
                 head = self._order.get(timeout=0.05)
@@ -232,7 +268,7 @@ class Stream(Iterator[Filled]):
                 elif stuck_since is None:
                     stuck_since = time.monotonic()
                 elif time.monotonic() - stuck_since > _STUCK_SECONDS:
-                    if self._more(self):
+                    if engine.one_more(self):
                         stuck_since = None
                         continue
                     raise BudgetError(
@@ -243,8 +279,11 @@ class Stream(Iterator[Filled]):
                     ) from None
                 continue
             if isinstance(head, BaseException):
-                self._failed = head
-                raise head
+                self._failed = _again(head)
+                try:
+                    raise head
+                finally:
+                    del head
             if head is None:
                 self._failed = StopIteration()
                 raise StopIteration
@@ -262,3 +301,14 @@ class Stream(Iterator[Filled]):
             slots=self.pool.made,
             slot_limit=self.pool.limit,
         )
+
+
+def _again(error: BaseException) -> BaseException:
+    """An error to keep or to raise once more, without the frames that the first one went through.
+
+    Those hold the stream: one that kept such an error would keep itself and its memory alive.
+    """
+    try:
+        return copy.copy(error)
+    except Exception:  # users' errors may refuse
+        return WorkerError(f"{type(error).__name__}: {error}")

@@ -62,19 +62,20 @@ class SampleWork:
         open_files = self.files.max_open // (2 * self.threads)
         return SampleFiller(self.sources, self.files, budget, self.options, open_files)
 
-    def died_over(self, plan: Ints, cause: str) -> WorkerError:
-        """Names the first sample of those that a crashed process was reading."""
-        first = SamplePlan(plan[:1]).samples()[0]
-        source = self.sources[first.source]
+    def error_at(self, plan: Ints, at: int, problem: str, remedy: str | None = None) -> WorkerError:
+        """An error of a worker, with the sample that it was reading; the remedy is for a crash."""
+        (sample,) = SamplePlan(plan[at : at + 1]).samples()
+        source = self.sources[sample.source]
+        if remedy is None:
+            remedy = "A damaged frame may have crashed a decoder: `headrace verify` decodes them"
         return WorkerError(
-            f"a worker process died ({cause}) while it read {len(plan)} samples, the first of "
-            "them here",
+            problem,
             dataset=source.name,
-            file=source.catalog.shard_file(first.shard)[0],
-            episode=source.catalog.info(first.episode).id,
-            frame=first.start,
-            remedy="A damaged frame may have crashed a decoder: `headrace verify` looks at "
-            "them one by one",
+            file=source.catalog.shard_file(sample.shard)[0],
+            offset=sample.offsets[0],
+            episode=source.catalog.info(sample.episode).id,
+            frame=sample.start,
+            remedy=remedy,
         )
 
 
@@ -242,10 +243,12 @@ class SampleFiller:
     ) -> tuple[int, DataError | None]:
         """Do something with every sample up to the first error."""
         for number, sample in enumerate(samples):
+            self._counters.at[0] = number
             try:
                 do(sample)
             except DataError as error:
-                return number, self._located(error, sample)
+                # It says where the damage is. Its frames would hold the slot, and `fill` holds it.
+                return number, self._located(error.with_traceback(None), sample)
         return len(samples), None
 
     def close(self) -> None:

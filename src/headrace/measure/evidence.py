@@ -12,6 +12,7 @@ import numpy as np
 from headrace.measure.columns import finite
 from headrace.measure.quantities import amount, megabytes, seconds, share
 from headrace.measure.results import Run
+from headrace.measure.runs import inner
 
 #: A step that waits no more than this share of its time is not starved. The design asks for 1% on
 #: the largest machine; below 2% no change to the data would be noticed.
@@ -67,6 +68,7 @@ class Evidence:
     processes: int | None = None  #: that they have; 0: they are threads of the loop's process
     loop_work_s: float | None = None  #: seconds of a worker that a sample took in the loop
     loop_read_s: float | None = None  #: of these, in reading
+    loop_stages: Mapping[str, float] | None = None  #: of these, in each stage
     idle: float | None = None  #: share of the workers' time without work
     slots: int | None = None  #: fewest batches that there was room for in memory at once
     slots_wanted: int | None = None
@@ -256,11 +258,16 @@ def _figures_evidence(run: Run) -> Evidence:
     alone = numbers.get("simulated_step_ms") == 0
     step = None if alone or wait is None or mean is None else max(0.0, mean - wait)
     cores = _whole(finite(run.machine.get("cores_allowed")))
-    job = _inner(_inner(run.stated, "config"), "job")
+    job = inner(inner(run.stated, "config"), "job")
     spent, budget, samples = (numbers.get(k) for k in ("cpu_s_per_sample", "budget_mb", "samples"))
     busy = sum(stage.busy_s or 0.0 for stage in run.stages.values())
     waiting = sum(stage.waiting_s or 0.0 for stage in run.stages.values())
     reading = run.stages["read"].busy_s if "read" in run.stages else None
+    stages = {
+        name: stage.busy_s / samples
+        for name, stage in run.stages.items()
+        if stage.busy_s and samples
+    }
     size = _whole(finite(job.get("image_size")))
     ending = () if run.status == "complete" else (_ending(run),)
     return Evidence(
@@ -277,23 +284,19 @@ def _figures_evidence(run: Run) -> Evidence:
         workers=_whole(finite(job.get("workers", job.get("threads")))) or cores,
         loop_work_s=busy / samples if busy and samples else None,
         loop_read_s=reading / samples if reading and samples else None,
+        loop_stages=stages or None,
         idle=waiting / (busy + waiting) if busy else None,
         budget=None if budget is None else round(budget * 1e6),
         slots=_whole(numbers.get("slots")),
         slots_wanted=_whole(numbers.get("slots_wanted")),
         image_size=(size, size) if size else None,
-        gpu=_inner(run.stated, "gpu") or None,
+        gpu=inner(run.stated, "gpu") or None,
         notes=(*ending, *run.problems),
     )
 
 
 def _ending(run: Run) -> str:
     return f"status of the run: {run.status}" + (f" ({run.cause})" if run.cause else "")
-
-
-def _inner(values: Mapping[str, Any], key: str) -> dict[str, Any]:
-    found = values.get(key)
-    return found if isinstance(found, dict) else {}
 
 
 def _whole(number: float | None) -> int | None:
@@ -363,6 +366,9 @@ def _loader_lines(e: Evidence) -> list[str]:
         if e.loop_work_s is not None:
             line += f"; in the loop {seconds(e.loop_work_s)} in all"
         lines.append(line)
+    if e.loop_stages:
+        parts = ", ".join(f"{seconds(each)} {name}" for name, each in e.loop_stages.items())
+        lines.append(f"a sample in the loop: {parts}")
     return lines
 
 
@@ -391,10 +397,13 @@ def _machine_lines(e: Evidence) -> list[str]:
 
 def _gpu_lines(e: Evidence) -> list[str]:
     gpu = e.gpu or {}
+    used = inner(gpu, "utilization_percent")
+    mean, low = finite(used.get("mean")), finite(used.get("p10"))
+    peak, total = finite(gpu.get("memory_peak_bytes")), finite(gpu.get("memory_total_bytes"))
     parts = []
-    if used := gpu.get("utilization_percent"):
-        parts.append(f"utilization {used['mean']:.0f}% (10th percentile {used['p10']:.0f}%)")
-    if (peak := gpu.get("memory_peak_bytes")) and (total := gpu.get("memory_total_bytes")):
+    if mean is not None and low is not None:
+        parts.append(f"utilization {mean:.0f}% (10th percentile {low:.0f}%)")
+    if peak and total:
         parts.append(f"memory {peak / 1e9:.1f} of {total / 1e9:.1f} GB at most")
     return [f"GPU: {gpu.get('name', '?')}, {', '.join(parts)}"] if parts else []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,16 @@ import numpy as np
 
 from headrace.errors import DataError
 from headrace.measure.columns import Batches, Memory, finite
-from headrace.measure.runs import BATCHES, RESULT, RUN_FILES, Outcome, RunReader, objects, read_text
+from headrace.measure.runs import (
+    BATCHES,
+    RESULT,
+    RUN_FILES,
+    Outcome,
+    RunReader,
+    inner,
+    objects,
+    read_text,
+)
 
 _log = logging.getLogger("headrace")
 
@@ -127,6 +136,80 @@ def _mixture(stated: Any, batches: Batches) -> dict[str, Share]:
 
 def _text(value: Any) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
+
+
+# -- what was done ---------------------------------------------------------------------------------
+
+#: Options of a loader that say how samples are made, not what they are.
+_HOW = (
+    *("batch_size", "seed", "workers", "threads", "memory", "keep_free", "on_error", "max_errors"),
+    *("rank", "world_size", "pin", "decode", "mixture", "options"),
+)
+#: What a source of a mixture is drawn from and by, beside its name.
+_DRAWN = ("weight", "split", "offset", "offset_seconds", "samples_per_episode", "camera")
+
+
+def work_of(run: Run) -> dict[str, Any]:
+    """What a step of a run consists of, by name; what the run does not say is left out.
+
+    Runs with different work cannot be called faster or slower than each other.
+    """
+    config = inner(run.stated, "config")
+    job, data = inner(config, "job"), inner(config, "data")
+    loader = job or inner(data, "loader") or inner(config, "loader")
+    work = {
+        key.replace("_", " "): value
+        for key, value in loader.items()
+        if key not in _HOW and value is not None
+    }
+    if isinstance(size := work.get("image size"), list) and len(set(size)) == 1:
+        work["image size"] = size[0]
+    options = inner(job, "options")
+    for key, name in (
+        ("resize", "resize"),
+        ("metadata.mode", "metadata"),
+        ("sampling.samples_per_episode", "samples per episode"),
+    ):
+        if options.get(key) is not None:
+            work[name] = "dataset" if options[key] == "dataset_only" else options[key]
+    listed = inner(job, "mixture").get("sources")
+    if isinstance(listed, list):
+        known = [source for source in listed if isinstance(source, dict)]
+        work["mixture"] = {
+            str(source.get("name")): [source.get(key) for key in _DRAWN] for source in known
+        }
+    elif run.mixture:
+        requested = {name: share.requested for name, share in run.mixture.items()}
+        work["mixture"] = {n: None if x is None else round(x, 3) for n, x in requested.items()}
+    program, simulated = run.stated.get("program"), run.numbers.get("simulated_step_ms")
+    if isinstance(program, str):
+        work["step"] = "a training step"
+        work["model"] = inner(config, "model")
+    elif simulated is not None:
+        work["step"] = f"a simulated step of {simulated:g} ms" if simulated else "no step"
+    if work.get("step", "no step") != "no step" and "batch_size" in loader:
+        work["batch size"] = loader["batch_size"]
+    return work
+
+
+def different_work(runs: Sequence[Run]) -> list[str]:
+    """In what the work of the runs differs, in a few words each; none where it is the same."""
+    works = [work_of(run) for run in runs]
+    found = []
+    for key in dict.fromkeys(key for work in works for key in work):
+        # A loader's options are stated where they are not the default, and the size always.
+        option = key not in ("mixture", "step", "model", "batch size")
+        values = [
+            work.get(key, "default" if option and "image size" in work else None) for work in works
+        ]
+        known = [value for value in values if value is not None]
+        if all(value == known[0] for value in known):
+            continue
+        many = isinstance(known[0], dict)
+        shown = [f"{len(value)} sources" if many else str(value) for value in known]
+        apart = list(dict.fromkeys(shown)) if key != "model" else []
+        found.append(f"{key} ({' against '.join(apart)})" if len(apart) > 1 else key)
+    return found
 
 
 # -- summing up ------------------------------------------------------------------------------------

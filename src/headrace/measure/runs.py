@@ -308,6 +308,12 @@ def objects(value: Any) -> list[tuple[str, dict[str, Any]]]:
     return [(name, entry) for name, entry in items if isinstance(entry, dict)]
 
 
+def inner(values: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """An entry that is an object; empty where it is not there, or something else."""
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
+
+
 def read_object(path: Path) -> tuple[dict[str, Any], str | None]:
     """A JSON object, and what was wrong with it; empty where there is none."""
     try:
@@ -379,9 +385,21 @@ class JsonLines:
             self.problem = f"{name} ends in half a line (the run was killed while it wrote): {kept}"
         elif bad:
             where = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-            self.problem = f"{name}: {len(bad):,} damaged lines are skipped (line {where}): {kept}"
+            many = "1 damaged line is" if len(bad) == 1 else f"{len(bad):,} damaged lines are"
+            self.problem = f"{name}: {many} skipped (line {where}): {kept}"
         elif not whole:
             self.problem = f"{name} is empty: the run ended before it had something to record"
+
+
+def damage_note(folder: Path) -> str | None:
+    """What to do about the damaged frames that a run has passed over; None: there were none."""
+    frames = len(RunReader(folder).damaged_frames)
+    if not frames:
+        return None
+    return (
+        f"{frames:,} damaged frame{'' if frames == 1 else 's'} passed over; to leave the episodes "
+        f"out of the next run: headrace verify --from {folder} --quarantine"
+    )
 
 
 class RunReader:

@@ -23,7 +23,7 @@ from headrace.measure.evidence import (
     source_lines,
 )
 from headrace.measure.quantities import amount, megabytes, seconds, share
-from headrace.measure.results import Run
+from headrace.measure.results import Run, different_work
 
 if TYPE_CHECKING:
     from headrace.measure.report.comparison import Range
@@ -554,7 +554,13 @@ def _limit_ratio(run: Run) -> str:
 
 
 def comparison_verdict(runs: Sequence[Run], ranges: Mapping[str, Mapping[str, Range]]) -> str:
-    """Which is fastest, by how much, and whether the repeats agree."""
+    """Which is fastest, by how much, and whether the repeats agree.
+
+    Runs that did different work have no verdict, but the difference is named.
+    """
+    measured = [run for run in runs if "samples_per_s" in run.numbers]
+    if differ := different_work(measured):
+        return f"No verdict: the runs did different work. What differs: {', '.join(differ)}."
     speed = {
         name: (figure.median, figure.low, figure.high, figure.runs)
         for name, figures in ranges.items()

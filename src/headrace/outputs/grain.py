@@ -20,8 +20,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack
 
 import numpy as np
 
@@ -68,6 +69,9 @@ __all__ = [
     "to_batches",
 ]
 
+#: What becomes of the windows at the end of the epochs that do not fill a batch of every host.
+Remainder: TypeAlias = Literal["drop", "pad"]
+
 _ENDLESS = 1 << 62  # Grain's own `repeat` gives such a length too
 _MOST_THREADS = 8  # transforms hold Python's lock: more threads only wait for each other
 #: Options of headrace's own loaders that have no meaning for Grain.
@@ -92,6 +96,18 @@ class _Sequence:
 
 def _first_row(batch: Mapping[str, Any]) -> dict[str, Any]:
     return {name: values[0] for name, values in batch.items()}
+
+
+def _read_padded(
+    read: Callable[[Sequence[int]], dict[str, Any]], total: int, numbers: Sequence[int]
+) -> dict[str, Any]:
+    """A batch of the draws below `total`; zeros take the place of the others, which come last."""
+    real = [number for number in numbers if number < total]
+    found = {}
+    for name, values in read(real or [0]).items():
+        found[name] = np.zeros((len(numbers), *values.shape[1:]), values.dtype)
+        found[name][: len(real)] = values[: len(real)]
+    return found
 
 
 class WindowSource:
@@ -219,27 +235,36 @@ def _refuse(changes: Mapping[str, Any], names: Sequence[str], where: str) -> Non
 # -- pipelines -----------------------------------------------------------------------------------
 
 
-class _HostDraws(MapDataset):  # type: ignore[misc]
+class _HostBatches(MapDataset):  # type: ignore[misc]
     """The draw numbers of one host, `batch_size` of each global batch, from `draws` on."""
 
     def __init__(
-        self, length: int, draws: int = 0, batch_size: int = 1, rank: int = 0, world_size: int = 1
+        self, batches: int, draws: int, batch_size: int, rank: int, world_size: int
     ) -> None:
         super().__init__()
-        self._length = length
+        self._batches = range(batches)
         self._draws, self._size, self._rank, self._world_size = draws, batch_size, rank, world_size
 
+    def set_slice(self, slice_: slice, sequential_slice: bool = False) -> None:
+        """Grain calls this in a worker process, for `sequential_slice` alone."""
+        assert sequential_slice
+        worker, workers, batches = slice_.start, slice_.step, len(self._batches)
+        self._batches = self._batches[
+            batches * worker // workers : batches * (worker + 1) // workers
+        ]
+
     def __len__(self) -> int:
-        return self._length
+        return len(self._batches)
 
     def __str__(self) -> str:
-        return f"HostDraws(rank={self._rank}, world={self._world_size}, batch_size={self._size})"
+        return f"HostBatches(rank={self._rank}, world={self._world_size}, batch_size={self._size})"
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return self.slice(index)
-        batch, row = divmod(index, self._size)
-        return self._draws + (batch * self._world_size + self._rank) * self._size + row
+        before = self._batches[index] * self._world_size + self._rank
+        first = self._draws + before * self._size
+        return range(first, first + self._size)
 
 
 class Pipeline(IterDataset):  # type: ignore[misc]
@@ -257,11 +282,13 @@ class Pipeline(IterDataset):  # type: ignore[misc]
         rank: int,
         world_size: int,
         epochs: int | None,
-        reading: Mapping[str, int],
+        remainder: Remainder,
+        reading: Mapping[str, Any],
     ) -> None:
         super().__init__()
         self._sequence, self._size, self._epochs = sequence, batch_size, epochs
         self._rank, self._world_size = rank, world_size
+        self._padded = remainder == "pad"
         self._reading = reading
 
     def __str__(self) -> str:
@@ -269,16 +296,18 @@ class Pipeline(IterDataset):  # type: ignore[misc]
 
     def plain(self, draws: int = 0) -> Any:
         """Grain's own datasets and nothing else, from a number of draws on."""
-        length = _ENDLESS
+        batches, read = _ENDLESS, self._sequence.read
         if self._epochs is not None:
-            left = max(0, self._epochs * self._sequence.pass_draws - draws)
-            length = left // (self._size * self._world_size) * self._size
-        numbers = _HostDraws(length, draws, self._size, self._rank, self._world_size)
-        batched = numbers.batch(self._size, drop_remainder=True, batch_fn=self._sequence.read)
-        return to_batches(batched, **self._reading)
+            total = self._epochs * self._sequence.pass_draws
+            batches, rest = divmod(max(0, total - draws), self._size * self._world_size)
+            if self._padded:
+                batches, read = batches + bool(rest), partial(_read_padded, read, total)
+        numbers = _HostBatches(batches, draws, self._size, self._rank, self._world_size)
+        return to_batches(numbers.map(read), **self._reading)
 
     def __iter__(self) -> Any:
-        return _Batches(self)
+        # Slices in sequence are not headrace's order, so what was consumed is not a number of it.
+        return iter(self.plain()) if self._reading["sequential_slice"] else _Batches(self)
 
     def state_after(self, draws: int, batches: int) -> SamplerState:
         """The state after this many more batches on every host."""
@@ -333,7 +362,14 @@ class _Batches(DatasetIterator):  # type: ignore[misc]
 
 
 def to_batches(
-    dataset: Any, *, threads: int, prefetch: int, workers: int = 0, worker_prefetch: int = 2
+    dataset: Any,
+    *,
+    threads: int,
+    prefetch: int,
+    workers: int = 0,
+    worker_prefetch: int = 2,
+    worker_init_fn: Callable[[int, int], None] | None = None,
+    sequential_slice: bool = False,
 ) -> Any:
     """Random access to batches, as an iteration: by threads, or by worker processes.
 
@@ -353,7 +389,7 @@ def to_batches(
     options = grain.MultiprocessingOptions(
         num_workers=workers, per_worker_buffer_size=worker_prefetch
     )
-    return batches.mp_prefetch(options)
+    return batches.mp_prefetch(options, worker_init_fn, sequential_slice)
 
 
 def map_dataset(
@@ -367,7 +403,7 @@ def map_dataset(
     others = ("batch_size", "seed", "rank", "world_size")
     _refuse(order, (*_OF_GRAIN, *others), "map_dataset")
     sequence = source._sequence(changed_options(RowOptions, None, order))
-    return _HostDraws(epochs * sequence.pass_draws).map(sequence.one)
+    return MapDataset.range(epochs * sequence.pass_draws).map(sequence.one)
 
 
 def grain_pipeline(
@@ -379,6 +415,9 @@ def grain_pipeline(
     num_workers: int = 0,
     prefetch_buffer_size: int | None = None,
     per_worker_buffer_size: int = 2,
+    worker_init_fn: Callable[[int, int], None] | None = None,
+    sequential_slice: bool = False,
+    remainder: Remainder = "drop",
     **changes: Unpack[RowFields],
 ) -> Pipeline:
     """Batches of windows or samples, shuffled, by Grain's threads or worker processes.
@@ -388,10 +427,15 @@ def grain_pipeline(
     >>> state = batches.get_state()    # JSON, for checkpoints              # doctest: +SKIP
 
     The batches are those of `hr.RowLoader` or `hr.Loader` with the same seed, whatever the numbers
-    of threads and workers. `transform` is for windows, as there. epochs:
-    passes, of which the last batch is dropped if it is short; None: without end. Buffers count
-    batches. Further options are those of `hr.RowLoader`: batch_size, seed, shuffle, open_pieces,
-    rank and world_size (this host; by default from the environment).
+    of threads and workers. `transform` is for windows, as there. epochs: passes; None: without end.
+    A last batch that is short is dropped, or filled up with zeros (`remainder="pad"`): an
+    evaluation sees every window once with `epochs=1, shuffle="none", remainder="pad"`. Buffers
+    count batches. Further options are those of `hr.RowLoader`: batch_size, seed, shuffle,
+    open_pieces, rank and world_size (this host; by default from the environment).
+
+    `worker_init_fn(worker, workers)` is called in each of Grain's processes. `sequential_slice`
+    gives each of them a consecutive part of the epochs: another order, which depends on
+    num_workers, and iterators with Grain's own state.
     """
     _refuse(changes, _OF_GRAIN, "grain_pipeline")
     options = changed_options(RowOptions, None, changes)
@@ -407,6 +451,12 @@ def grain_pipeline(
             f"the source has seed {source.seed} and the pipeline {options.seed}",
             remedy="Give the seed to the source alone",
         )
+    if epochs is None and (remainder == "pad" or sequential_slice):
+        name = "sequential_slice" if sequential_slice else "remainder='pad'"
+        raise UsageError(
+            f"{name} is given without epochs: an endless sequence has no end to cut or to fill",
+            remedy="Give epochs=1",
+        )
     rank, world_size = rank_and_world_size(options.rank, options.world_size)
     check_hosts(len(source), world_size)
     threads = num_threads
@@ -417,6 +467,8 @@ def grain_pipeline(
         "prefetch": 2 * threads if prefetch_buffer_size is None else prefetch_buffer_size,
         "workers": num_workers,
         "worker_prefetch": per_worker_buffer_size,
+        "worker_init_fn": worker_init_fn,
+        "sequential_slice": sequential_slice,
     }
     sequence = source._sequence(options)
-    return Pipeline(sequence, options.batch_size, rank, world_size, epochs, reading)
+    return Pipeline(sequence, options.batch_size, rank, world_size, epochs, remainder, reading)

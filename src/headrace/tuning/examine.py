@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -73,6 +74,7 @@ def examine(
         cores_busy=ran.cores_busy,
         loop_work_s=ran.loop_work_s,
         loop_read_s=ran.loop_read_s,
+        loop_stages=ran.loop_stages,
         idle=ran.idle,
     )
 
@@ -195,9 +197,9 @@ def examine_step(
 ) -> StepExamination:
     """Say whether a step waits for its data, and how much that costs.
 
-    Three measurements: the loader with nothing beside it, the step over a batch that is there
-    already, and the loop of both. The loop waits for every step's result before it asks for the
-    next batch, so that all waiting is for data; a loop that lets JAX queue steps waits no longer.
+    Three measurements: the loader with nothing beside it, the loop of both, and the step over a
+    batch that is there already. The loop waits for every step's result before it asks for the next
+    batch, so that all waiting is for data; a loop that lets JAX queue steps waits no longer.
 
     >>> examination = examine_step(loader, step)                 # doctest: +SKIP
     >>> print(examination)                                       # doctest: +SKIP
@@ -207,6 +209,47 @@ def examine_step(
     times. The batches are used up, so give a loader of their own. `samples` and `tokens` (of a
     sample) are read off the first array of a batch, if they can be. With `run`, the figures go to
     that folder for `headrace doctor --run`.
+    """
+    found: list[StepExamination] = []
+    for batch in examine_loop(
+        batches,
+        flops_per_step=flops_per_step,
+        peak_flops=peak_flops,
+        samples=samples,
+        tokens=tokens,
+        steps=steps,
+        warmup=warmup,
+        alone_s=alone_s,
+        run=run,
+        tell=found.append,
+    ):
+        if found:
+            break
+        finish_queued_work(step(batch))
+        del batch
+    return found[0]
+
+
+def examine_loop(
+    batches: Iterable[Any],
+    *,
+    flops_per_step: float | None = None,
+    peak_flops: float | None = None,
+    samples: int | None = None,
+    tokens: int | None = None,
+    steps: int = 30,
+    warmup: int = 3,
+    alone_s: float = 3.0,
+    run: str | Path | None = None,
+    tell: Callable[[StepExamination], None] = print,
+) -> Iterator[Any]:
+    """Batches for a training program whose step cannot be called, and `examine_step`'s verdict.
+
+    Give what this returns to the program in the place of its batches. It first takes the loader
+    alone; then come `warmup + steps` batches, the last of them again and again for as many steps,
+    and with the next one the verdict is told. After that the batches continue.
+
+    >>> trainer.fit(hr.examine_loop(loader))                     # doctest: +SKIP
     """
     if steps < 1 or warmup < 1:
         raise UsageError(f"steps {steps}, warmup {warmup}", remedy="Give numbers from 1 upwards")
@@ -226,23 +269,37 @@ def examine_step(
         limits=False,
         quiet=True,
     )
-
-    def whole(batch: Any) -> None:
-        finish_queued_work(step(batch))
-
     with doctor:
         rate = _alone(waiting, samples, alone_s)
-        doctor.headroom(whole, batch, steps=steps)
-        del batch
         watched = doctor.over(waiting, samples)
-        for batch, _ in zip(watched, range(warmup + steps), strict=False):
-            whole(batch)
-            del batch
-    evidence = replace(doctor.evidence(), loader_alone=rate)
+        for _ in range(warmup + steps):
+            try:
+                batch = next(watched)
+            except StopIteration:
+                break
+            yield batch
+            _finish_step()
+    began = 0.0
+    for number in range(warmup + steps):
+        if number == warmup:
+            began = perf_counter()
+        yield batch
+        _finish_step()
+    replayed = (perf_counter() - began) / steps
+    evidence = replace(doctor.evidence(), loader_alone=rate, replayed_s=replayed)
     found = StepExamination(evidence, give_verdict(evidence), tokens)
     if folder := run or os.environ.get("HEADRACE_RUN"):
         write_json(Path(folder) / DOCTOR, found.to_dict())
-    return found
+    tell(found)
+    yield batch
+    del batch
+    yield from waiting
+
+
+def _finish_step() -> None:
+    """Wait for a step whose result is not known here: with JAX, for all arrays that there are."""
+    jax = sys.modules.get("jax")
+    finish_queued_work(None if jax is None else jax.live_arrays())
 
 
 def _alone(batches: Iterator[Any], samples: int, limit_s: float) -> float | None:

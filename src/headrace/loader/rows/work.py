@@ -86,16 +86,13 @@ class RowWork:
     def close(self) -> None:
         """Nothing is held for one thread."""
 
-    def died_over(self, plan: Ints, cause: str) -> WorkerError:
-        """Names the first window of those that a crashed process transformed."""
-        window = int(RowPlan(plan).window[0])
+    def error_at(self, plan: Ints, at: int, problem: str, remedy: str | None = None) -> WorkerError:
+        """An error of a worker, with the window that it was filling; the remedy is for a crash."""
+        window = int(RowPlan(plan).window[at])
         file, row = self.rows.place(window)
-        return WorkerError(
-            f"a worker process died ({cause}) while it transformed windows, the first of them "
-            f"window {window}, row {row}",
-            file=file,
-            remedy="Its own message stands above; workers=0 runs the transform here",
-        )
+        if remedy is None:
+            remedy = "Its own message stands above; workers=0 runs the transform here"
+        return WorkerError(f"{problem}, at window {window}, row {row}", file=file, remedy=remedy)
 
     def fill(self, plan: Ints, arrays: Arrays, counters: Counters, how: None = None) -> Done:
         """Fill the rows of some windows, which are neighbours in the batch."""
@@ -122,7 +119,8 @@ class RowWork:
     def _fill_each(self, plan: RowPlan, arrays: Arrays, counters: Counters) -> None:
         read_s = transform_s = 0.0
         access = self.rows.access
-        for row, _, window, epoch, first, count in plan.matrix.tolist():
+        for number, (row, _, window, epoch, first, count) in enumerate(plan.matrix.tolist()):
+            counters.at[0] = number
             started = perf_counter()
             values = access.rows(first, count)
             middle = perf_counter()

@@ -29,12 +29,14 @@ from headrace.measure.report.figures import (
 )
 from headrace.measure.report.tables import (
     COLUMNS,
+    gpu_table,
     mixture_summary,
     run_tables,
     summary_cells,
     switch_table,
 )
 from headrace.measure.results import Run, read_run
+from headrace.measure.runs import inner
 from headrace.measure.verdict import comparison_verdict
 
 #: With more runs than this in one page, mixtures over time are in the runs' own reports only.
@@ -142,6 +144,7 @@ def _page(
         repeats=_repeats(ranges or {}),
         plots=plots,
         tables=run_tables(runs[0]) if one else [switch_table(runs)],
+        gpu=gpu_table(runs),
         details=[_details(run) for run in runs],
     )
 
@@ -185,6 +188,10 @@ def _about(run: Run) -> list[str]:
 def _origin(run: Run) -> str:
     """Which run this is, and how long it was."""
     words = [run.folder.resolve().name, _batches(run)]
+    if isinstance(date := run.machine.get("date"), str):
+        words.append(date)
+    if job := inner(run.machine, "slurm").get("job_id"):
+        words.append(f"Slurm job {job}")
     cpu, cores = run.machine.get("cpu"), run.machine.get("cores_allowed", run.machine.get("cores"))
     return " · ".join([*words, f"{cpu}, {cores} cores"] if cpu and cores else words)
 
@@ -204,6 +211,7 @@ def _details(run: Run) -> dict[str, Any]:
         "shuffle": run.shuffle or "-",
         "batches": _batches(run),
         "setup": seconds(number("setup_s")),
+        "closing": seconds(number("close_s")),
         "decode limit": f"{amount(number('decode_limit_samples_per_s'))} samples/s",
         "CPU a sample": seconds(number("cpu_s_per_sample")),
         "read a sample": "-" if read is None else f"{amount(read / 1000)} kB",

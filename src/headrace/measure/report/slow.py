@@ -55,6 +55,21 @@ class SlowBatch:
     gap: int | None  #: batches since its dominant dataset was last dominant; None: never
 
 
+def clumping(batches: Batches) -> float | None:
+    """How much more the mixtures of batches differ than those of a global shuffle, which has 1.
+
+    The mean over the batches of the squared deviations of their counts, each over what independent
+    draws would give. None where there is nothing to compare.
+    """
+    counts = batches.measured().counts
+    counts = counts[counts.sum(axis=1) > 0][:, counts.sum(axis=0) > 0]
+    if len(counts) < 2 or counts.shape[1] < 2:
+        return None
+    expected = np.outer(counts.sum(axis=1), counts.sum(axis=0) / counts.sum())
+    squares = ((counts - expected) ** 2 / expected).sum(axis=1)
+    return float(squares.mean() / (counts.shape[1] - 1))
+
+
 def by_dominant(batches: Batches, most: int = _ROWS) -> list[Group]:
     """Batch times by dominant dataset, slowest mean first; the rest added up past a limit."""
     keep = ~batches.warmup & np.isfinite(batches.dt_s) & (batches.dominant != "")

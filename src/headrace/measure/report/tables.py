@@ -7,18 +7,21 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headrace.measure.columns import finite
 from headrace.measure.quantities import amount, megabytes, seconds, share
-from headrace.measure.report.slow import by_dominant, slowest, switch_stay, switches
+from headrace.measure.report.slow import by_dominant, clumping, slowest, switch_stay, switches
 from headrace.measure.results import Run
+from headrace.measure.runs import inner
 from headrace.measure.theme import printable
 from headrace.measure.verdict import run_verdict
 
+_STALL = "stall a step"
 #: Heads of the summary's columns; those between the first and the last hold figures.
 COLUMNS = (
     "run",
     "samples/s",
     "of decode limit",
-    "stall a step",
+    _STALL,
     "p50",
     "p99",
     "first batch",
@@ -28,6 +31,11 @@ COLUMNS = (
 #: Letters of a line of text, and of a name in a column.
 _LINE, _CELL = 100, 72
 _TOP_DATASETS = 10
+#: From here on batches differ by more than chance. A global shuffle has 1, with a spread of some
+#: hundredths over a hundred batches of ten datasets.
+_CLUMPED = 2.0
+#: Fewer switches or stays than this say little about their cost.
+_FEW = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,63 @@ def summary_cells(run: Run) -> tuple[str, ...]:
 def run_tables(run: Run) -> list[Table]:
     """Where the batch time of one run goes, in the order of the page."""
     return [dominant_table(run), switch_table([run]), slowest_table(run)]
+
+
+def summary_columns(runs: Sequence[Run]) -> list[int]:
+    """The columns of the summary that say something of these runs, for a terminal."""
+    cells = [summary_cells(run) for run in runs]
+    # Without a step the consumer always waits.
+    stepless = all(run.numbers.get("simulated_step_ms") == 0 for run in runs)
+    return [
+        number
+        for number, head in enumerate(COLUMNS)
+        if any(row[number] != "-" for row in cells) and not (stepless and head == _STALL)
+    ]
+
+
+def terminal_tables(runs: Sequence[Run]) -> list[Table]:
+    """Those that have something to say of these runs, for a terminal."""
+    clumped = [run for run in runs if (clumping(run.batches) or 0.0) > _CLUMPED]
+    tables = [dominant_table(run) for run in clumped] if len(runs) == 1 else []
+    tables.append(switch_table([run for run in clumped if _switches_enough(run)]))
+    if len(runs) == 1:
+        tables.append(slowest_table(runs[0]))
+    tables.append(gpu_table(runs))
+    return [table for table in tables if table.rows]
+
+
+def _switches_enough(run: Run) -> bool:
+    found = switch_stay(run.batches)
+    return min(found.switch.batches, found.stay.batches) >= _FEW
+
+
+def gpu_table(runs: Sequence[Run]) -> Table:
+    """How the runs used their GPUs, as far as they say."""
+    rows = []
+    for run in runs:
+        if gpu := inner(run.stated, "gpu"):
+            used = inner(gpu, "utilization_percent")
+            percents = [finite(used.get(key)) for key in ("mean", "p10")]
+            sizes = [finite(gpu.get(f"memory_{key}_bytes")) for key in ("peak", "total")]
+            rows.append(
+                (
+                    run.label,
+                    str(gpu.get("name", "-")),
+                    *("-" if x is None else f"{x:.0f}%" for x in percents),
+                    *(megabytes(None if x is None else x / 1e6) for x in sizes),
+                    share(finite(gpu.get("mfu")), 1),
+                )
+            )
+    return Table(
+        "GPU",
+        "Utilisation: share of the time in which it computed anything, in the mean and of the "
+        "least used tenth of the readings. MFU: share of its peak that the model used."
+        if rows
+        else "no run was on a GPU, or none was looked at",
+        ("run", "GPU", "utilisation", "lowest tenth", "memory, peak", "memory", "MFU"),
+        tuple(rows),
+        words=("GPU",),
+    )
 
 
 def dominant_table(run: Run) -> Table:

@@ -15,7 +15,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +22,7 @@ from headrace.errors import HeadraceError, UsageError
 from headrace.files import Locked, locked
 from headrace.measure.bench import Watch
 from headrace.measure.isolated import end_leftovers
-from headrace.measure.runs import JsonLines
+from headrace.measure.runs import JsonLines, job_facts
 from headrace.tuning.study.trial import Attempt, Guard, Trial, try_once
 
 _log = logging.getLogger("headrace")
@@ -176,8 +175,9 @@ class RunFolder:
             # What is wrong with the trial is in its attempt: this is a folder of ours.
             raise UsageError(error.problem, remedy="Free some space, or give --out") from None
         if attempt.folder is not None:
-            now = datetime.now().isoformat(sep=" ", timespec="seconds")
-            attempt = replace(attempt, date=now, job_id=os.environ.get("SLURM_JOB_ID"))
+            facts = job_facts()
+            job_id = facts.get("slurm", {}).get("job_id")
+            attempt = replace(attempt, date=facts["date"], job_id=job_id)
         full = trial.command is None and "No space left" in (attempt.cause or "")
         if full and shutil.disk_usage(self.folder).free < 1 << 20:
             # The files of the run did not fit, which says nothing about its configuration.

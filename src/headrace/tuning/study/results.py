@@ -110,7 +110,7 @@ class Row:
     @property
     def dates(self) -> str:
         """When its runs ended, the first and the last."""
-        found = sorted(attempt.date for attempt in self.attempts if attempt.date)
+        found = sorted(a.date[:16].replace("T", " ") for a in self.attempts if a.date)
         return " to ".join(dict.fromkeys((found[0], found[-1]))) if found else ""
 
     @property
