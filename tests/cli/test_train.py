@@ -1,6 +1,7 @@
 """`headrace train` until training would begin: how it reads a command line."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -13,8 +14,9 @@ pytest.importorskip("hydra")
 from headrace.cli.main import main
 from headrace.config import Mixture
 from headrace.config.typed import plain
+from headrace.measure.baselines import find_baseline
 from headrace.recipes.laq.config import LaqConfig
-from headrace.recipes.training.compose import _quiet, compose, experiments
+from headrace.recipes.training.compose import OLD_KEYS, _quiet, compose, experiments
 from headrace.recipes.training.options import LoadingOptions, LoggingOptions, TrainingOptions
 
 
@@ -145,6 +147,23 @@ def test_deprecations_between_hydra_and_omegaconf_are_not_shown_and_others_are()
     assert found == [*((each, text) for each in categories), (UserWarning, "the disk is full")]
 
 
+def test_the_guide_explains_every_key_of_the_users_scripts_and_the_new_ones_are_keys():
+    page = Path(__file__).parents[2] / "docs" / "guides" / "from_scripts.md"
+    rows = [line for line in page.read_text("utf-8").splitlines() if line.startswith("| `")]
+    values = compose(["experiment=laq_oxe_local"]).values
+    for old, new in OLD_KEYS.items():
+        told = [line for line in rows if re.search(rf"`{re.escape(old)}[`=.]", line)]
+        assert any(new.removeprefix("data.") in line for line in told), old
+        if new.startswith("data.tfdata."):
+            assert new.removeprefix("data.tfdata.") in find_baseline("tfdata").options
+        elif new and not new.startswith(("data.tfdata", "data.defaults", "model.")):
+            group, _, key = new.rpartition(".")
+            found = values
+            for part in group.split("."):
+                found = found[part]
+            assert key in found
+
+
 def test_an_experiment_of_ones_own_names_its_recipe(train, tmp_path):
     (tmp_path / "experiment").mkdir()
     own = tmp_path / "experiment" / "mine.yaml"
@@ -188,6 +207,11 @@ def test_the_loader_has_the_image_size_of_the_model_and_the_seed_of_the_run(conf
         (["model.image_size=60"], "image_size 60"),
         (["data.loader.frames=all"], "data.loader.frames is 'all'"),
         (["data.mixture=oxe30"], "file oxe30"),
+        (["training.max_steps=300"], "training.steps"),
+        (["+training.max_epochs=-1"], "Leave it out"),
+        (["data.prefetch_buffer=64"], "data.tfdata.prefetch.final_stream_buffer and"),
+        (["data.adapter.tf.mixing.strategy=python"], "data.tfdata.mixing.strategy and"),
+        (["data.adapter.tf.metadata.mode=full"], "data.loader.metadata"),
         (["data=oxe29"], "data.root=FOLDER"),
         (["data.mixture=oxe29"], "data.root=FOLDER"),
         (["data.only=[rt2]"], "Did you mean 'rt1'?"),

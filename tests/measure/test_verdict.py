@@ -458,6 +458,23 @@ def test_the_nearer_limit_is_named_with_both():
     assert nearer_limit(Evidence()) is None
 
 
+def test_every_stage_of_a_sample_is_told_also_of_runs_without_some(tmp_path):
+    stages = {"read": 0.1, "decode": 4.0, "resize": 1.2, "fields": 0.0}
+    with_resize = {name: {"busy_s": s, "waiting_s": 0.0} for name, s in stages.items()}
+    old = {name: with_resize[name] for name in ("read", "decode")}
+    for given, count in ((with_resize, 3), (old, 2)):
+        run = made_run(tmp_path, stages=given, samples=1000)
+        found = run_evidence(run)
+        assert found.loop_stages == pytest.approx(
+            {n: stages[n] / 1000 for n in list(stages)[:count]}
+        )
+        assert Evidence.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+        (line,) = (
+            each for each in evidence_lines(found) if each.startswith("a sample in the loop")
+        )
+        assert ("1.2 ms resize" in line) == (given is with_resize)
+
+
 def test_the_use_of_a_gpu_is_told_where_it_is_known():
     gpu = {
         "name": "NVIDIA H200",

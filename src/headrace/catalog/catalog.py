@@ -95,12 +95,12 @@ class Catalog:
     ) -> Catalog:
         """Open the catalog of the dataset in a version folder; build what is missing or stale.
 
-        level: "episodes" hops over records only; "frames" knows every frame.
-        quick: a catalog that is built reads and checks all bytes and keeps the checksum of every
-            frame, so that a damaged one is never delivered; True hops over the images instead
-            (`checksums`), False renews a catalog that was built so.
-        on_damage: "quarantine" leaves out episodes that cannot be indexed instead of raising.
-        cache: keep the catalog in the cache folder even if the dataset's can be written.
+        - `level`: "episodes" hops over records only; "frames" knows every frame.
+        - `quick`: a catalog that is built reads and checks all bytes and keeps the checksum of
+          every frame, so that a damaged one is never delivered; True hops over the images instead
+          (`checksums`), False renews a catalog that was built so.
+        - `on_damage`: "quarantine" leaves out episodes that cannot be indexed instead of raising.
+        - `cache`: keep the catalog in the cache folder even if the dataset's can be written.
         """
         if level not in LEVELS:
             raise UsageError(f"unknown level {level!r}", remedy=f"Choose from {LEVELS}")

@@ -68,6 +68,7 @@ class Evidence:
     processes: int | None = None  #: that they have; 0: they are threads of the loop's process
     loop_work_s: float | None = None  #: seconds of a worker that a sample took in the loop
     loop_read_s: float | None = None  #: of these, in reading
+    loop_stages: Mapping[str, float] | None = None  #: of these, in each stage
     idle: float | None = None  #: share of the workers' time without work
     slots: int | None = None  #: fewest batches that there was room for in memory at once
     slots_wanted: int | None = None
@@ -262,6 +263,11 @@ def _figures_evidence(run: Run) -> Evidence:
     busy = sum(stage.busy_s or 0.0 for stage in run.stages.values())
     waiting = sum(stage.waiting_s or 0.0 for stage in run.stages.values())
     reading = run.stages["read"].busy_s if "read" in run.stages else None
+    stages = {
+        name: stage.busy_s / samples
+        for name, stage in run.stages.items()
+        if stage.busy_s and samples
+    }
     size = _whole(finite(job.get("image_size")))
     ending = () if run.status == "complete" else (_ending(run),)
     return Evidence(
@@ -278,6 +284,7 @@ def _figures_evidence(run: Run) -> Evidence:
         workers=_whole(finite(job.get("workers", job.get("threads")))) or cores,
         loop_work_s=busy / samples if busy and samples else None,
         loop_read_s=reading / samples if reading and samples else None,
+        loop_stages=stages or None,
         idle=waiting / (busy + waiting) if busy else None,
         budget=None if budget is None else round(budget * 1e6),
         slots=_whole(numbers.get("slots")),
@@ -359,6 +366,9 @@ def _loader_lines(e: Evidence) -> list[str]:
         if e.loop_work_s is not None:
             line += f"; in the loop {seconds(e.loop_work_s)} in all"
         lines.append(line)
+    if e.loop_stages:
+        parts = ", ".join(f"{seconds(each)} {name}" for name, each in e.loop_stages.items())
+        lines.append(f"a sample in the loop: {parts}")
     return lines
 
 

@@ -339,12 +339,17 @@ class _Looks:
         frames = len(self._loader.sources[0].offsets)
         all_workers = after.engine.threads * elapsed
         per_sample = frames / images if images else 0.0
+        earlier = {stage.name: stage.busy_s for stage in before.engine.stages}
+        stages = {
+            stage.name: (stage.busy_s - earlier.get(stage.name, 0.0)) * per_sample
+            for stage in after.engine.stages
+        }
         return {
             **found,
             "processes": len(after.engine.processes),
-            "loop_work_s": (_busy(after.engine) - _busy(before.engine)) * per_sample or None,
-            "loop_read_s": (_busy(after.engine, "read") - _busy(before.engine, "read")) * per_sample
-            or None,
+            "loop_work_s": sum(stages.values()) or None,
+            "loop_read_s": stages.get("read") or None,
+            "loop_stages": stages or None,
             "idle": min(1.0, (after.engine.waiting_s - before.engine.waiting_s) / all_workers),
             "slots": self._slots,
             "slots_wanted": SLOTS_WANTED,
@@ -384,10 +389,6 @@ def _copy_figures(loader: Any) -> dict[str, Any]:
     if found is None or not found.copies:
         return {}
     return {"copy_s": found.seconds / found.copies, "copy_wait_s": found.waited_s / found.copies}
-
-
-def _busy(engine: EngineStatistics, only: str | None = None) -> float:
-    return sum(stage.busy_s for stage in engine.stages if only in (None, stage.name))
 
 
 def with_limits(

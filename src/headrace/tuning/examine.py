@@ -74,6 +74,7 @@ def examine(
         cores_busy=ran.cores_busy,
         loop_work_s=ran.loop_work_s,
         loop_read_s=ran.loop_read_s,
+        loop_stages=ran.loop_stages,
         idle=ran.idle,
     )
 

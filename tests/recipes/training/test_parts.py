@@ -84,14 +84,25 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_anything_starts(tmp_
 def test_a_resumed_run_keeps_the_config_it_began_with(tmp_path):
     first = begin(tmp_path, {"steps": 1})
     again = begin(tmp_path, {"steps": 1}, first.path)
-    assert not list(again.artifacts.iterdir())
+    assert not list(again.artifacts.glob("config*"))
     begin(tmp_path, {"steps": 2}, first.path)
     assert (first.path / "config.yaml").read_text() == "steps: 2\n"
     assert (first.artifacts / "config_before_1.yaml").read_text() == "steps: 1\n"
 
 
+def test_a_resumed_run_has_the_job_it_continues_in_and_keeps_the_first(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "41")
+    first = begin(tmp_path, {})
+    monkeypatch.setenv("SLURM_JOB_ID", "42")
+    begin(tmp_path, {}, first.path)
+    files = (first.artifacts / "machine_before_1.json", first.path / "machine.json")
+    jobs = [json.loads(file.read_text())["slurm"]["job_id"] for file in files]
+    assert jobs == ["41", "42"]
+
+
 def test_ranks_other_than_the_first_make_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    for key, value in {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():  # as Lightning does
+        monkeypatch.setenv(key, value)
     assert not begin(tmp_path, {}).first
     assert not list(tmp_path.iterdir())
 

@@ -36,14 +36,14 @@ class RowSet:
     >>> len(windows), windows[0]["rtt"].shape                     # doctest: +SKIP
     (1350000, (64,))
 
-    prepare(table) turns a decoded row group into numpy columns of fixed width, once; by default
-    columns are taken as they are. With `dictionaries` (or `prepare.dictionaries = True`) text
-    columns reach it as Arrow dictionaries, which decode ten times as fast where values repeat. A
-    prepare with `numbered = True` is called as prepare(table, first_row=...), for its messages.
-    store: keep prepared columns on disk, mapped and shared by all processes (`HEADRACE_CACHE`);
-    "auto" does so for all but small sets. `store_limit` bounds its bytes.
-    cache: bytes of prepared row groups that a process keeps in memory where there is no store.
-    eager: have everything in memory before the first window: the store's pages, or else all rows.
+    - `prepare(table)` turns a decoded row group into numpy columns of fixed width, once; by default
+      columns are taken as they are. With `dictionaries` (or `prepare.dictionaries = True`) text
+      columns reach it as Arrow dictionaries, which decode ten times as fast where values repeat. A
+      prepare with `numbered = True` is called as `prepare(table, first_row=...)`, for its messages.
+    - `store`: keep prepared columns on disk, mapped and shared by all processes
+      (`HEADRACE_CACHE`); "auto" does so for all but small sets. `store_limit` bounds its bytes.
+    - `cache`: bytes of prepared row groups that a process keeps in memory without a store.
+    - `eager`: have everything in memory before the first window: the store's pages, or all rows.
     """
 
     def __init__(

@@ -19,6 +19,45 @@ from headrace.config import nearest, plain, read_document, shown
 from headrace.errors import UsageError
 from headrace.recipes import RECIPES, Recipe
 
+#: Keys of the scripts that users come from, and what they are called here; "": nothing is needed.
+#: docs/guides/from_scripts.md explains them.
+OLD_KEYS = {
+    "training.max_steps": "training.steps",
+    "training.max_epochs": "",
+    "training.enable_progress_bar": "logging.progress_bar",
+    "training.profiler.enabled": "training.profiler",
+    "training.validation.check_interval": "training.val_every",
+    "training.validation.limit_batches": "training.val_batches",
+    "training.validation.num_sanity_val_steps": "training.sanity_val_batches",
+    "training.validation.visualization.enabled": "training.pictures",
+    "training.train_visualization.enabled": "",
+    "logging.use_wandb": "logging.wandb",
+    "data.datasets": "data.mixture",
+    "data.image_size": "model.image_size",
+    "data.num_workers": "",
+    "data.loader.num_workers": "data.loader.workers",
+    "data.loader.pin_memory": "data.loader.pin",
+    "data.samples_per_episode": "data.defaults.samples_per_episode",
+    "data.adapter.tf.sampling.samples_per_episode": "data.defaults.samples_per_episode",
+    "data.adapter.tf.metadata.mode": "data.loader.metadata",
+    "data.episode_shuffle_buffer": "data.tfdata.shuffle.episode_buffer",
+    "data.pair_shuffle_buffer": "data.tfdata.shuffle.global_buffer",
+    "data.prefetch_buffer": "data.tfdata.prefetch.final_stream_buffer",
+    "data.episode_prefetch": "data.tfdata.prefetch.episode_queue_buffer",
+    "data.num_parallel_episodes": "data.tfdata.pipeline.episode_concurrency",
+    "data.num_parallel_calls": "data.tfdata.pipeline.transform_parallelism",
+    "data.multi_dataset_parallelism_mode": "data.tfdata.mixing.parallelism_mode",
+    "data.multi_dataset_mix_block_length": "data.tfdata.mixing.mix_block_length",
+    "data.multi_dataset_mixing_strategy": "data.tfdata.mixing.strategy",
+    "data.multi_dataset_per_dataset_prefetch_buffer": (
+        "data.tfdata.prefetch.per_dataset_stream_buffer"
+    ),
+    "data.multi_dataset_private_threadpool_size": (
+        "data.tfdata.mixing.per_dataset_private_threadpool_size"
+    ),
+    "data.adapter.tf": "data.tfdata",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
@@ -116,6 +155,7 @@ def _word(text: str, groups: Iterable[str], roots: Sequence[Path]) -> str:
     key, equals, value = text.lstrip("+").partition("=")
     if not equals or not key:
         raise UsageError(f"override {text!r} has no `=`", remedy="Write key.path=value")
+    _refuse_old_key(key)
     if key in groups:
         if key != "experiment":
             _check_choice(key, value, roots)
@@ -141,6 +181,18 @@ def _word(text: str, groups: Iterable[str], roots: Sequence[Path]) -> str:
             f"for a list, write {key}=[{value}]",
         )
     return f"++{key}={value}"
+
+
+def _refuse_old_key(key: str) -> None:
+    old = next((each for each in OLD_KEYS if f"{key}.".startswith(f"{each}.")), None)
+    if old is None:
+        return
+    new = OLD_KEYS[old] and OLD_KEYS[old] + key.removeprefix(old)
+    remedy = f"It is called {new} here" if new else "Leave it out: nothing is needed in its place"
+    if new.startswith("data.tfdata"):
+        remedy = "Leave it out: headrace's own loader has nothing to set in its place. For the "
+        remedy += f"tf.data baseline give {new} and data.backend=tfdata"
+    raise UsageError(f"unknown key {key}", remedy=remedy)
 
 
 def _experiment(overrides: Sequence[str], known: Mapping[str, Experiment]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import logging
 import os
 import re
@@ -26,6 +27,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from headrace.config import to_yaml
+from headrace.engine import rank_and_world_size_of_launcher
 from headrace.errors import UsageError
 from headrace.files import atomic_write
 from headrace.measure import (
@@ -93,17 +95,6 @@ def _last_of(folder: Path) -> Path:
     return file
 
 
-def global_rank() -> int:
-    """The rank of this process before the trainer knows it, from its launcher's environment.
-
-    Processes that Lightning itself starts have LOCAL_RANK alone.
-    """
-    for key in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
-        if os.environ.get(key, "").isdigit():
-            return int(os.environ[key])
-    return 0
-
-
 @dataclass(slots=True)
 class RunFolder:
     """Where a run's files go. Nothing is written before `begin`.
@@ -126,7 +117,7 @@ class RunFolder:
     last = property(lambda self: self.path / "checkpoints" / LAST)
 
     def __post_init__(self) -> None:
-        self.first = global_rank() == 0
+        self.first = rank_and_world_size_of_launcher()[0] == 0  # no trainer knows it yet
         self.path = self.continued or self.runs
 
     @property
@@ -146,10 +137,9 @@ class RunFolder:
             if not given and not self.continued:
                 (path / "log.txt").unlink()  # for programs that are watched from outside
             self.path = path.absolute()
-            self._write_config()
+            self._write("config.yaml", to_yaml(dict(self.config)))
+            self._write("machine.json", json.dumps(machine_facts(), indent=2) + "\n")
             self.log.touch()
-            if not (path / "machine.json").exists():
-                write_json(path / "machine.json", machine_facts())
         except UsageError as error:
             raise UsageError(error.problem, remedy="Give another with logging.runs=") from None
         except OSError as error:
@@ -163,12 +153,12 @@ class RunFolder:
         """The content of result.json, if there is one."""
         return RunReader(self.path).result
 
-    def _write_config(self) -> None:
-        """The config; that of an earlier start of the run is kept if it was another."""
-        file, text = self.path / "config.yaml", to_yaml(dict(self.config))
+    def _write(self, name: str, text: str) -> None:
+        """A file; that of an earlier start of the run is kept if it was another."""
+        file = self.path / name
         if file.exists() and file.read_text() != text:
-            number = len(list(self.artifacts.glob("config_before_*.yaml"))) + 1
-            file.replace(self.artifacts / f"config_before_{number}.yaml")
+            number = len(list(self.artifacts.glob(f"{file.stem}_before_*"))) + 1
+            file.replace(self.artifacts / f"{file.stem}_before_{number}{file.suffix}")
         atomic_write(file, text)
 
 
