@@ -295,6 +295,22 @@ def test_what_lightning_or_the_data_refuse_is_reported_in_a_line(train, tmp_path
         assert "training.accelerator" in said.err
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_run_on_a_gpu_has_its_use_in_result_metrics_and_verdict(train):
+    words = ["training.steps=60", "training.accelerator=cuda", "training.peak_flops=1e15"]
+    code, run, said = train(*words, "training.val_every=20", "logging.every=5")
+    assert code == 0, said.err
+    gpu = result_of(run)["gpu"]
+    assert gpu["name"] == torch.cuda.get_device_name()
+    assert 0 <= gpu["utilization_percent"]["p10"] <= gpu["utilization_percent"]["mean"] <= 100
+    assert 0 < gpu["memory_peak_bytes"] <= gpu["memory_total_bytes"]
+    assert 0 < gpu["mfu"] < 1
+    assert all(float(value) > 0 for value in losses(run, "gpu/mfu").values())
+    evidence = json.loads((run / "doctor.json").read_text())["evidence"]
+    assert evidence["gpu"] == gpu
+    assert f"GPU: {gpu['name']}" in (run / "doctor.txt").read_text()
+
+
 def test_missing_teachers_are_named_and_trained_without(train):
     asked = ["model.features=dino", "model.dino_weights=/nowhere/dino.pt", "training.steps=1"]
     code, run, said = train(*asked)
