@@ -160,3 +160,53 @@ def test_arrays_are_made_again_and_again_without_new_pages():
     if not kept:
         pytest.skip("this malloc cannot be told")
     assert after < before / 10
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Sets affinity (this process's and its launcher's) and environment; the CPUs of a rank."""
+
+    def cpus(bound, launcher, **environment):
+        masks = {0: set(range(bound)), os.getppid(): set(range(launcher))}
+        monkeypatch.setattr(machine.os, "sched_getaffinity", masks.__getitem__)
+        monkeypatch.setattr(machine, "_cpu_quota", lambda: int(environment.pop("quota", 1 << 62)))
+        for key in ("LOCAL_WORLD_SIZE", "LOCAL_RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+            monkeypatch.delenv(key, raising=False)
+        for key in [key for key in os.environ if key.startswith("SLURM_")]:
+            monkeypatch.delenv(key)
+        for key, value in environment.items():
+            monkeypatch.setenv(key, str(value))
+        return machine.allowed_cpus()
+
+    return cpus
+
+
+STEP = {"SLURM_STEP_ID": 0, "SLURM_PROCID": 5, "SLURM_STEP_NUM_TASKS": 7, "SLURM_NODEID": 1}
+
+
+@pytest.mark.parametrize(
+    ("bound", "launcher", "environment", "expected"),
+    [
+        (32, 32, {}, 32),
+        (32, 32, {"LOCAL_WORLD_SIZE": 4}, 8),  # torchrun
+        (8, 32, {"LOCAL_WORLD_SIZE": 4}, 8),  # each rank bound to its CPUs
+        (16, 16, {"LOCAL_WORLD_SIZE": 4}, 4),  # the launcher itself is bound
+        (32, 32, {"LOCAL_WORLD_SIZE": 4, "quota": 16}, 4),
+        (2, 2, {"LOCAL_WORLD_SIZE": 8}, 1),
+        (32, 32, {"LOCAL_RANK": 1, "WORLD_SIZE": 2}, 16),  # Lightning's own processes
+        (32, 32, {"OMPI_COMM_WORLD_LOCAL_SIZE": 2}, 16),
+        (64, 64, {**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x3),1"}, 32),
+        (64, 64, {**STEP, "SLURM_STEP_TASKS_PER_NODE": "4,1", "SLURM_NODEID": 1}, 64),
+        (16, 64, {**STEP, "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_CPUS_ON_NODE": 16}, 4),
+        (4, 64, {**STEP, "SLURM_STEP_TASKS_PER_NODE": "4(x2)", "SLURM_CPUS_ON_NODE": 16}, 4),
+        (16, 16, {**STEP, "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "LOCAL_WORLD_SIZE": 4}, 4),
+        (32, 32, {"SLURM_NTASKS": 4, "SLURM_PROCID": 0, "SLURM_TASKS_PER_NODE": "4"}, 32),
+    ],
+)
+def test_ranks_of_a_node_share_its_cpus(launched, bound, launcher, environment, expected):
+    assert launched(bound, launcher, **environment) == expected
+
+
+def test_work_for_all_ranks_has_all_cpus(launched):
+    launched(32, 32, LOCAL_WORLD_SIZE=4)
+    assert machine.allowed_cpus(whole_node=True) == 32

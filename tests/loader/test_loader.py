@@ -165,7 +165,7 @@ def test_ranks_are_disjoint_and_together_the_single_sequence(mixture, loaders):
 
 
 def test_the_environment_of_torchrun_and_slurm_gives_the_rank(mixture, loaders, monkeypatch):
-    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
+    for rank, world in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")):
         monkeypatch.setenv(rank, "1")
         monkeypatch.setenv(world, "4")
         assert next(loaders(mixture)).draws.tolist() == [4, 5, 6, 7]

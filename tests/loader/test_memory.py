@@ -153,3 +153,19 @@ def test_the_default_budget_of_a_small_machine_still_holds_a_large_batch(mixture
         held = loader.statistics().engine.budget.limit
         assert 75 * MIB < held <= 150 * MIB
         assert len(next(loader)) == 256
+
+
+def test_ranks_of_a_node_share_its_cpus_and_memory_and_one_says_so(mixture, monkeypatch, caplog):
+    monkeypatch.setattr("headrace.loader.sizes.available_memory", lambda: 400 * MIB)
+    options = {"batch_size": 64, "image_size": 128, "keep_free": 0}
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with hr.Loader(mixture, **options) as alone:
+        whole = feed_of(alone).sizes
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for rank in (0, 1):
+        with hr.Loader(mixture, **options, rank=rank, world_size=2) as loader:
+            share = feed_of(loader).sizes
+        assert share.threads == max(1, whole.threads // 2)
+        assert share.budget == whole.budget // 2
+    (told,) = [text for text in caplog.messages if "ranks share" in text]
+    assert told.startswith("2 ranks")

@@ -9,6 +9,7 @@ import pytest
 
 import headrace as hr
 from headrace.config.typed import plain, typed
+from headrace.engine.machine import ranks_on_node
 from headrace.errors import UsageError
 from headrace.loader import options as module
 
@@ -96,6 +97,7 @@ def test_options_are_read_from_yaml_values_and_written_back():
     assert options.memory_bytes == 2 << 30
     assert options.window == hr.WindowSpec("stride", stride=2)
     assert typed(hr.LoaderOptions, plain(options)) == options
+    assert typed(hr.LoaderOptions, {"frames": "single", "action_chunk": 16}).window.single
 
 
 def test_an_unknown_option_names_the_nearest(mixture):
@@ -112,12 +114,26 @@ def test_a_loader_takes_options_fields_or_both(mixture):
         assert (loader.options.rank, loader.options.world_size) == (0, 1)
 
 
-@pytest.mark.parametrize("keys", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("RANK", "WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+        ("LOCAL_RANK", "WORLD_SIZE"),
+    ],
+)
 def test_the_rank_comes_from_the_environment_unless_it_is_given(monkeypatch, keys):
     for key, value in zip(keys, ("2", "4"), strict=True):
         monkeypatch.setenv(key, value)
     assert module.rank_and_world_size() == (2, 4)
     assert module.rank_and_world_size(0, 1) == (0, 1)
+
+
+def test_a_command_in_the_script_of_a_slurm_job_is_one_rank(monkeypatch):
+    for key, value in {"PROCID": "0", "NTASKS": "4", "TASKS_PER_NODE": "4"}.items():
+        monkeypatch.setenv(f"SLURM_{key}", value)
+    assert module.rank_and_world_size() == (0, 1)
+    assert ranks_on_node() == 1
 
 
 @pytest.mark.parametrize("kind", [hr.LoaderOptions, hr.RowOptions])

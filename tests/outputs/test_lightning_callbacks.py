@@ -166,13 +166,14 @@ def test_the_total_of_a_resumed_run_says_since_when(tmp_path, mixture, capsys):
     assert "[DatasetUsage] total=12 since step 2 " in capsys.readouterr().out
 
 
-def test_damaged_frames_that_were_passed_over_are_listed_in_the_run_folder(tmp_path, data):
+def test_damaged_frames_that_were_passed_over_are_listed_in_the_run_folder(tmp_path, data, capsys):
     shutil.copytree(data / "bridge", tmp_path / "data" / "bridge")
     _, t, where = spoil_frame(tmp_path / "data")
     mixture = hr.Mixture.from_dict(mixture_dict(tmp_path / "data")).only("bridge")
     trainer(tmp_path, max_steps=20, callbacks=[BatchMix(tmp_path)]).fit(
         Model(), HeadraceDataModule(mixture, on_error="skip", **OPTIONS)
     )
+    assert f"verify --from {tmp_path} --quarantine" in capsys.readouterr().out
     (one,) = RunReader(tmp_path).damaged_frames
     assert (one["dataset"], one["file"], one["offset"]) == ("bridge", where.path, where.offset)
     assert one["frame"] == t

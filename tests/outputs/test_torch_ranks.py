@@ -93,7 +93,7 @@ def test_two_processes_of_torch_distributed_share_the_sequence(data, plain, tmp_
     assert all(rank["explicit"] == [4, 5] for rank in found)
 
 
-@pytest.mark.parametrize("keys", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")])
+@pytest.mark.parametrize("keys", [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")])
 def test_without_a_process_group_the_environment_gives_the_rank(loaders, monkeypatch, keys):
     monkeypatch.setenv(keys[0], "1")
     monkeypatch.setenv(keys[1], "3")

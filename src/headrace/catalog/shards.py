@@ -150,7 +150,7 @@ class ShardPool:
     """Up to `workers` processes (default: one per CPU), started when first needed."""
 
     def __init__(self, workers: int | None = None) -> None:
-        self._processes = ProcessPool(f"{__name__}:work", workers or allowed_cpus())
+        self._processes = ProcessPool(f"{__name__}:work", workers or allowed_cpus(whole_node=True))
 
     def __repr__(self) -> str:
         return f"<ShardPool {self._processes!r}>"

@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> int:
     from headrace.measure.bench import bench
+    from headrace.measure.runs import damage_note
 
     folder, result = bench(
         job,
@@ -110,6 +111,8 @@ def _single(job: Job, settings: Any, args: argparse.Namespace, watch: Watch) -> 
     args.json.write(result)
     if not args.json.on_stdout:
         _print_result(folder, result)
+        if note := damage_note(folder):
+            print(note)
         print(f"\narchived in {folder}")
     return {"complete": 0, "interrupted": 130}.get(result["status"], 1)
 

@@ -1,9 +1,19 @@
-"""What this process may use of the machine: CPUs and memory, also under control groups (v1, v2)."""
+"""What this process may use of the machine: CPUs and memory, also under control groups (v1, v2).
+
+Ranks of one training run on one node share it. What a rank may use of the CPUs:
+
+- its affinity, and of the CPUs that all ranks of the node have together its part. Together they
+  have what Slurm says (SLURM_CPUS_ON_NODE), else those of the process that started this one, and no
+  more than a control group's quota. Where the launcher has bound each rank to CPUs of its own, the
+  affinity is that part already, and nothing is divided twice;
+- how many ranks there are is the largest number that a launcher's environment names.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,9 +25,74 @@ _PROC = Path("/proc")
 _UNLIMITED = 1 << 62
 
 
-def allowed_cpus() -> int:
-    """CPUs that this process may really use: its affinity and its control groups' quotas."""
-    allowed = len(os.sched_getaffinity(0))
+def allowed_cpus(*, whole_node: bool = False) -> int:
+    """CPUs that this process may really use: its affinity, quotas, and other ranks considered.
+
+    With `whole_node` other ranks are not: for work that one of them does while the others wait.
+    """
+    bound, quota = len(os.sched_getaffinity(0)), _cpu_quota()
+    ranks = 1 if whole_node else ranks_on_node()
+    if ranks == 1:
+        return min(bound, quota)
+    return max(1, min(bound, min(_cpus_of_ranks(), quota) // ranks))
+
+
+def rank_and_world_size_of_launcher() -> tuple[int, int]:
+    """This process among those that were started with it, by torchrun, srun or Lightning.
+
+    In the script of a Slurm job SLURM_PROCID and SLURM_NTASKS are there as well: only a step (srun)
+    has several processes. Those that Lightning starts itself have no RANK.
+    """
+    for rank, size in (
+        ("RANK", "WORLD_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+        ("LOCAL_RANK", "WORLD_SIZE"),
+    ):
+        if rank in os.environ and size in os.environ:
+            return int(os.environ[rank]), int(os.environ[size])
+    return 0, 1
+
+
+def ranks_on_node() -> int:
+    """Processes of this kind that share the node's CPUs and memory, as their launchers say."""
+    found = [1]
+    for key in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
+        found += map(int, re.findall(r"^\d+$", os.environ.get(key, "")))
+    per_node = tasks_per_node(os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    if per_node:
+        node = os.environ.get("SLURM_NODEID", "")
+        known = node.isdigit() and int(node) < len(per_node)
+        found.append(per_node[int(node)] if known else max(per_node))
+    elif "LOCAL_WORLD_SIZE" not in os.environ and "LOCAL_RANK" in os.environ:
+        # Lightning's own processes. It does not say how many nodes there are: mostly one.
+        found.append(rank_and_world_size_of_launcher()[1])
+    return max(found)
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Slurm's list of tasks on each node.
+
+    >>> tasks_per_node("2(x3),1")
+    [2, 2, 2, 1]
+    """
+    found = re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", text)
+    return [int(tasks) for tasks, nodes in found for _ in range(int(nodes or 1))]
+
+
+def _cpus_of_ranks() -> int:
+    """CPUs that the ranks of this node have together."""
+    given = os.environ.get("SLURM_CPUS_ON_NODE", "")
+    if "SLURM_STEP_ID" in os.environ and given.isdigit():
+        return int(given)
+    try:
+        return len(os.sched_getaffinity(os.getppid()))
+    except OSError:  # it has ended, or is outside of our container
+        return os.cpu_count() or 1
+
+
+def _cpu_quota() -> int:
+    """CPUs' worth of time that control groups allow."""
+    allowed = _UNLIMITED
     for folder, unified in _groups("self", "cpu"):
         try:
             if unified:

@@ -6,7 +6,7 @@ passing it round takes longer than decoding, and a training step's own Python wa
 as it has worked for a moment, continues by itself until the process is ready, and from then on only
 passes tasks to it. The first batch does not wait for processes; where one cannot be started, its
 thread does the work. One that is killed is replaced, and one that does not answer is named, ended
-and replaced (`docs/decisions/NUMBER-workers-come-back.md`). Callers see none of this.
+and replaced (`docs/decisions/0019-workers-come-back.md`). Callers see none of this.
 
 What is done is a `Work`: an object that can be pickled, and that fills rows of a slot's arrays from
 a plan, a matrix of integers. Slots cross by shared memory; a task and its answer are one short

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from headrace.engine.engine import Engine
+from headrace.engine.machine import ranks_on_node
 from headrace.engine.slots import ArraySpec, Budget, Lock, SharedMemory
 from headrace.engine.statistics import Span
 from headrace.engine.stream import Filled, Stream
@@ -246,6 +247,17 @@ def make_engine(
     process_bytes: int = PROCESS_BYTES,
 ) -> Engine:
     """An engine for a work, with a budget of which `held` bytes are taken already."""
+    ranks = ranks_on_node()
+    if (
+        ranks > 1
+        and not options.workers
+        and rank_and_world_size(options.rank, options.world_size)[0] == 0
+    ):
+        _log.warning(
+            "%d ranks share this node: each has %d workers (workers= asks for another number)",
+            ranks,
+            sizes.threads,
+        )
     budget = Budget(sizes.budget)
     budget.charge(held, "what all workers share")
     shared = SharedMemory() if sizes.processes else None

@@ -7,7 +7,6 @@ recipes all take these options or their fields. An option is added here and nowh
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import textwrap
 from collections.abc import Callable, Mapping
@@ -27,7 +26,7 @@ from typing import (
 
 from headrace.config.typed import check_types, nearest, shown
 from headrace.decoding.resize import Filter
-from headrace.engine.machine import allowed_memory
+from headrace.engine.machine import allowed_memory, rank_and_world_size_of_launcher
 from headrace.errors import UsageError
 from headrace.sampling.items import WindowMode, frame_offsets
 
@@ -357,18 +356,14 @@ def parse_size(size: int | str) -> int:
 
 
 def rank_and_world_size(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
-    """This process among its peers: as given, else from torchrun's or Slurm's environment."""
+    """This process among its peers: as given, else as its launcher says."""
     if (rank is None) != (world_size is None):
         raise UsageError(
             f"rank is {rank} and world_size is {world_size}",
             remedy="Give both, or neither of them",
         )
     if rank is None or world_size is None:
-        rank, world_size = 0, 1
-        for rank_key, size_key in (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS")):
-            if rank_key in os.environ and size_key in os.environ:
-                rank, world_size = int(os.environ[rank_key]), int(os.environ[size_key])
-                break
+        rank, world_size = rank_and_world_size_of_launcher()
     if not 0 <= rank < world_size:
         raise UsageError(
             f"rank {rank} does not exist in a world of {world_size}",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.decoding.frame import FrameDecoder
-from headrace.engine.machine import allowed_cpus, available_memory
+from headrace.engine.machine import allowed_cpus, available_memory, ranks_on_node
 from headrace.engine.slots import ArraySpec, sharing_is_possible, slot_bytes
 from headrace.engine.workers import PROCESS_BYTES
 from headrace.errors import BudgetError
@@ -56,7 +56,7 @@ class Sizes:
         most = wanted + DEEPEST - PREFETCH
         limit = options.memory_bytes
         if limit is None:
-            free = available_memory()
+            free = available_memory() // ranks_on_node()
             limit = (most + SPARE_SLOTS) * one + working + processes * PROCESS_BYTES
             limit = max(min(limit, free // 4), min(_LEAST_SLOTS * one + working, free // 2))
         # Half of the prefetch rather than a process, and a few processes rather than none.

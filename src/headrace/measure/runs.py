@@ -391,6 +391,17 @@ class JsonLines:
             self.problem = f"{name} is empty: the run ended before it had something to record"
 
 
+def damage_note(folder: Path) -> str | None:
+    """What to do about the damaged frames that a run has passed over; None: there were none."""
+    frames = len(RunReader(folder).damaged_frames)
+    if not frames:
+        return None
+    return (
+        f"{frames:,} damaged frame{'' if frames == 1 else 's'} passed over; to leave the episodes "
+        f"out of the next run: headrace verify --from {folder} --quarantine"
+    )
+
+
 class RunReader:
     """The files of a run folder, whole or damaged; each is read once, when it is first asked for.
 

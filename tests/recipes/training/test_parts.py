@@ -101,7 +101,8 @@ def test_a_resumed_run_has_the_job_it_continues_in_and_keeps_the_first(tmp_path,
 
 
 def test_ranks_other_than_the_first_make_no_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
+    for key, value in {"LOCAL_RANK": "1", "WORLD_SIZE": "2"}.items():  # as Lightning does
+        monkeypatch.setenv(key, value)
     assert not begin(tmp_path, {}).first
     assert not list(tmp_path.iterdir())
 

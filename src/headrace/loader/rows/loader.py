@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from headrace.engine.machine import available_memory
+from headrace.engine.machine import available_memory, ranks_on_node
 from headrace.engine.slots import Arrays, ArraySpec, slot_bytes
 from headrace.engine.statistics import EngineStatistics
 from headrace.engine.workers import PROCESS_BYTES, Fill
@@ -180,7 +180,8 @@ class RowSizes:
         limit = options.memory_bytes
         if limit is None:
             needed = (most + SPARE_SLOTS) * one + processes * each + cache_bytes
-            limit = max(min(needed, available_memory() // 4), 2 * one + cache_bytes)
+            free = available_memory() // ranks_on_node()
+            limit = max(min(needed, free // 4), 2 * one + cache_bytes)
         room = limit - cache_bytes - (least - PREFETCH // 2) * one
         processes = max(0, min(processes, room // each))
         if not options.workers:

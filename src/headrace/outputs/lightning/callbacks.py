@@ -17,7 +17,7 @@ from headrace.engine.machine import available_memory, descendants
 from headrace.engine.statistics import BudgetStatistics
 from headrace.errors import UsageError
 from headrace.measure.clock import Step, StepClock
-from headrace.measure.runs import RESULT, RunWriter, outcome_of, read_object
+from headrace.measure.runs import RESULT, RunWriter, damage_note, outcome_of, read_object
 from headrace.outputs.lightning.datamodule import HeadraceDataModule
 from headrace.outputs.lightning.framework import (
     Callback,
@@ -32,7 +32,7 @@ _MB = 1e6
 #: A killed run loses at most the records of this many seconds, or of this many batches.
 _WRITE_SECONDS = 2.0
 _WRITE_BATCHES = 256
-#: Seconds between two readings of memory or GPU, at least; one takes under a millisecond.
+#: Seconds between two readings at least; one of memory takes under a millisecond.
 _LOOK_SECONDS = 1.0
 #: The program that result.json names.
 _PROGRAM = "lightning"
@@ -344,12 +344,12 @@ class BatchMix(_Timed):
             self._write()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._close()
+        self._close(trainer)
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._close()
+        self._close(trainer)
 
     def _write(self) -> None:
         """Write the batches so far; the device is waited for here, once for all of them."""
@@ -371,10 +371,12 @@ class BatchMix(_Timed):
             )
         self._written = perf_counter()
 
-    def _close(self) -> None:
+    def _close(self, trainer: Trainer) -> None:
         if self._run is not None:
             self._write()
             self._run.close()
+            if note := damage_note(self._run.folder):
+                _print(trainer, f"[BatchMix] {note}")
             self._run = None
 
 

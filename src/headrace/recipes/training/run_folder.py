@@ -27,6 +27,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from headrace.config import to_yaml
+from headrace.engine import rank_and_world_size_of_launcher
 from headrace.errors import UsageError
 from headrace.files import atomic_write
 from headrace.measure import (
@@ -94,17 +95,6 @@ def _last_of(folder: Path) -> Path:
     return file
 
 
-def global_rank() -> int:
-    """The rank of this process before the trainer knows it, from its launcher's environment.
-
-    Processes that Lightning itself starts have LOCAL_RANK alone.
-    """
-    for key in ("RANK", "SLURM_PROCID", "LOCAL_RANK"):
-        if os.environ.get(key, "").isdigit():
-            return int(os.environ[key])
-    return 0
-
-
 @dataclass(slots=True)
 class RunFolder:
     """Where a run's files go. Nothing is written before `begin`.
@@ -127,7 +117,7 @@ class RunFolder:
     last = property(lambda self: self.path / "checkpoints" / LAST)
 
     def __post_init__(self) -> None:
-        self.first = global_rank() == 0
+        self.first = rank_and_world_size_of_launcher()[0] == 0  # no trainer knows it yet
         self.path = self.continued or self.runs
 
     @property
