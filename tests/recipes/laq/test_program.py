@@ -148,6 +148,20 @@ def test_a_short_run_validates_once_and_a_check_before_it_changes_nothing(train)
     assert not list((plain / "visualizations").glob("val_samples*"))
 
 
+def test_a_source_without_a_validation_split_is_trained_on_and_not_validated(train):
+    code, run, said = train(
+        "training.steps=2", "training.pictures=true", f"data.sources.{NAMES[0]}.val_split=null"
+    )
+    assert code == 0, said.err
+    assert (
+        f"left out of validation, without a `val_split`: {NAMES[0]}"
+        in (run / "train.log").read_text()
+    )
+    assert set(result_of(run)["mixture"]) == set(NAMES)
+    drawn = (run / "visualizations" / "step_00000002" / "datasets").iterdir()
+    assert [each.stem for each in drawn] == [NAMES[1]]
+
+
 def test_after_kill_9_a_resumed_run_has_the_losses_of_the_uninterrupted_one(words, train, tmp_path):
     every = ["training.checkpoint_every=4", "training.val_every=4", "logging.print_every=1"]
     child = subprocess.Popen(
