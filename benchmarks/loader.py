@@ -19,8 +19,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import headrace as hr
 from headrace.engine.machine import allowed_cpus
+from headrace.engine.statistics import Counters
+from headrace.loader import LoaderOptions
+from headrace.loader.plan import SamplePlan
+from headrace.loader.samples import MixtureSamples
 from headrace.measure.limit import decode_limit
 from headrace.testing import synthesize
 from reporting import data_folder, fresh_process, machine, say, spread
@@ -60,6 +66,7 @@ def run(root: Path, args: argparse.Namespace) -> dict[str, Any]:
         "first": lambda: first_batch(data, root),
         "memory": lambda: memory(data),
         "validation": lambda: validation_start(data),
+        "check": lambda: checking(mixture),
         "overhead": lambda: overhead(mixture, args),
         "profile": lambda: profile(mixture, "oxe29", args, allowed_cpus()),
     }
@@ -328,6 +335,33 @@ def validation_start(data: Path) -> dict[str, Any]:
         f"{found[0]:.2f} s; target 0.5 s; threads and files {before} before, {after} after",
     )
     return {"seconds": found, "before": before, "after": after}
+
+
+def checking(mixture: hr.Mixture, tasks: int = 40, repeats: int = 7) -> dict[str, Any]:
+    """CPU time of reading and decoding the same samples with and without checks, in turns."""
+    samples = MixtureSamples(mixture, LoaderOptions(batch_size=32, image_size=256))
+    filler = samples._filler()
+    arrays = samples.read(samples.sampler.draw(np.arange(32)))
+    plans = []
+    for number in range(tasks):
+        checked = samples.plan(samples.sampler.draw(np.arange(32 * number, 32 * number + 32)))
+        plain = SamplePlan(checked.matrix.copy())
+        plain.crcs[:] = -1
+        plans.append((checked, plain))
+    seconds = np.zeros((repeats, 2))
+    for repeat in range(repeats):
+        for number, pair in enumerate(plans):
+            for which in (0, 1) if (repeat + number) % 2 else (1, 0):
+                started = time.process_time()
+                filler.fill(pair[which].matrix, arrays, Counters())
+                seconds[repeat, which] += time.process_time() - started
+    extra = ((seconds[:, 0] / seconds[:, 1] - 1) * 100).tolist()
+    size = sum(int(plan.lengths.sum()) for plan, _ in plans) / (2 * 32 * tasks)
+    say(
+        "checksums of frames",
+        f"{spread(extra, '{:.2f}')}% more CPU time, {size:,.0f} bytes a frame; <= 1",
+    )
+    return {"percent": extra, "bytes_per_frame": size}
 
 
 def overhead(mixture: hr.Mixture, args: argparse.Namespace) -> dict[str, Any]:

@@ -163,6 +163,13 @@ def test_an_inline_mixture_is_checked_as_a_file_is(text):
         Mixture.load(text)
 
 
+@pytest.mark.parametrize("sources", [[{"name": "bridge"}], "bridge", {"bridge": 1.0}])
+def test_sources_are_objects_of_their_class(sources):
+    with pytest.raises(UsageError) as raised:
+        Mixture(sources, Path("/data"))
+    assert "from_dict" in raised.value.remedy
+
+
 @pytest.mark.parametrize("mixture", [{"sources": [{"name": "bridge"}]}, ["bridge"], None, 3])
 def test_what_is_no_mixture_is_answered_with_the_ways_to_give_one(mixture):
     with pytest.raises(UsageError) as raised:

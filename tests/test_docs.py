@@ -8,12 +8,6 @@ from urllib.parse import unquote
 import pytest
 import yaml
 
-from headrace.config import Source
-from headrace.config.typed import plain
-from headrace.measure.baselines.tfdata.options import Options as TfdataOptions
-from headrace.recipes.laq.config import LaqConfig
-from headrace.recipes.training.options import DataOptions, LoggingOptions, TrainingOptions
-
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 SITE = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
@@ -66,24 +60,6 @@ def test_the_nav_of_the_site_lists_every_page_once():
         if page.is_relative_to(DOCS) and ".." not in entry
     ]
     assert sorted(pages) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
-
-
-def test_the_keys_that_old_ones_are_translated_to_exist():
-    keys = plain(
-        {"data": DataOptions(), "training": TrainingOptions(), "logging": LoggingOptions()}
-    )
-    keys |= {"model": plain(LaqConfig()), "tfdata": plain(TfdataOptions())}
-    keys["data"]["defaults"] = plain(Source("any"))
-    tables = [line.split(" | ", 1)[1] for line in MOVED.splitlines() if line.startswith("| ")]
-    named = set(
-        re.findall(r"`((?:data|model|training|logging|tfdata)\.[\w.]+\w)[`=]", " ".join(tables))
-    )
-    assert len(named) >= 25
-    for name in named:
-        value = keys
-        for part in name.split("."):
-            assert part in value, name
-            value = value[part]
 
 
 def test_the_sums_over_old_figures_use_the_archived_ones():

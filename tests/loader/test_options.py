@@ -97,6 +97,7 @@ def test_options_are_read_from_yaml_values_and_written_back():
     assert options.memory_bytes == 2 << 30
     assert options.window == hr.WindowSpec("stride", stride=2)
     assert typed(hr.LoaderOptions, plain(options)) == options
+    assert typed(hr.LoaderOptions, {"frames": "single", "action_chunk": 16}).window.single
 
 
 def test_an_unknown_option_names_the_nearest(mixture):

@@ -69,7 +69,7 @@ def cannot_write(error: OSError, path: str) -> CatalogError:
     return CatalogError(
         f"the catalog cannot be written: {error.strerror}",
         file=path,
-        remedy="Free some space (a catalog needs about 9 bytes per frame and camera), or put it "
+        remedy="Free some space (a catalog needs about 10 bytes per frame and camera), or put it "
         "elsewhere: HEADRACE_CACHE=/other/disk headrace index --cache PATH",
     )
 

@@ -82,6 +82,12 @@ class Mixture:
     root: Path | None = None  #: folder of the datasets known by name
 
     def __post_init__(self) -> None:
+        for given in self.sources:
+            if not isinstance(given, Source):
+                raise UsageError(
+                    f"sources has {shown(given)}, not a Source",
+                    remedy="Give hr.Source(name, ...); hr.Mixture.from_dict takes plain values.",
+                )
         object.__setattr__(self, "sources", tuple(self.sources))
         object.__setattr__(self, "root", _path(self.root, "root"))
         if not self.sources:
@@ -247,7 +253,8 @@ def _number(key: str, value: Any, where: str) -> float | int | None:
     good = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
     if not good or value < lowest or (not whole and value == 0):
         wanted = f"a whole number from {lowest} upwards" if whole else "a number above 0"
-        raise UsageError(f"{where} is {shown(value)}", remedy=f"Give {wanted}.")
+        single = " One frame alone is frames='single' of the loader." if key == "offset" else ""
+        raise UsageError(f"{where} is {shown(value)}", remedy=f"Give {wanted}.{single}")
     return value  # type: ignore[no-any-return]
 
 
