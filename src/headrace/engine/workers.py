@@ -6,7 +6,7 @@ passing it round takes longer than decoding, and a training step's own Python wa
 as it has worked for a moment, continues by itself until the process is ready, and from then on only
 passes tasks to it. The first batch does not wait for processes; where one cannot be started, its
 thread does the work. One that is killed is replaced, and one that does not answer is named, ended
-and replaced (`docs/decisions/0019-workers-come-back.md`). Callers see none of this.
+and replaced (`docs/decisions/0020-workers-come-back.md`). Callers see none of this.
 
 What is done is a `Work`: an object that can be pickled, and that fills rows of a slot's arrays from
 a plan, a matrix of integers. Slots cross by shared memory; a task and its answer are one short
@@ -633,7 +633,7 @@ def _sendable(error: Exception) -> Exception:
 
 
 def _prefer_as_oom_victim() -> None:
-    """Ask the kernel to kill us first when memory runs out: our thread takes over."""
+    """Ask the kernel to kill us first when memory runs out: another takes our place."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
