@@ -51,7 +51,7 @@ from headrace.engine.slots import (
 )
 from headrace.engine.statistics import Counters
 from headrace.errors import BudgetError, HeadraceError, WorkerError
-from headrace.jobs import from_portable, start_python, to_portable
+from headrace.jobs import FOR_THE_PROGRAM, from_portable, start_python, to_portable
 
 #: Seconds that a thread works before it starts a process: a loader that is used for a few batches
 #: starts none, and the first batch has the CPUs for itself. Starting takes 0.3 s of CPU time.
@@ -72,9 +72,6 @@ GIVE_UP_SECONDS = 300.0
 REPLACEMENTS = 5
 LONG_LIFE = 600.0
 
-#: Slurm and users send these to every process of a job; they are for the program, not for us. A
-#: worker ends when its parent does, by its socket, and by SIGKILL.
-_NOT_FOR_WORKERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 #: What the work itself may have caused; by any other signal somebody ended the process.
 _CRASHES = (
     signal.SIGSEGV,
@@ -449,7 +446,7 @@ class _Process:
                     *map(str, numbers),
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
-                    blocked=_NOT_FOR_WORKERS,
+                    blocked=FOR_THE_PROGRAM,
                 )
         except OSError:
             self._socket.close()
