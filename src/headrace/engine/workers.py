@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine.machine import cpu_time
+from headrace.engine.machine import cpu_time, end_with_parent
 from headrace.engine.slots import (
     NOT_SHARED,
     Arrays,
@@ -565,6 +565,7 @@ def _unnamed_file(data: bytes) -> int:
 def serve() -> None:
     """The program of a worker process; it ends quietly with its parent."""
     fd, description, memory, places, place = map(int, sys.argv[1:])
+    end_with_parent()  # a thread outlives its process; who is not stopped sees the socket's end
     _prefer_as_oom_victim()
     parent = socket.socket(fileno=fd)
     try:
