@@ -62,6 +62,10 @@ def test_the_nav_of_the_site_lists_every_page_once():
     assert sorted(pages) == sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 
 
+def test_the_readme_stays_short():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 110
+
+
 def test_the_sums_over_old_figures_use_the_archived_ones():
     rows = json.loads((ROOT / "benchmarks/results/reference_2026-11-15.json").read_text())
 

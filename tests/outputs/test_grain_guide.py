@@ -46,6 +46,10 @@ def test_the_loader_and_grain_print_the_same_and_resume_on_other_hosts(run):
     assert [line.split()[-1] for line in run("resume")] == [after] * 3
 
 
+def test_an_evaluation_has_every_window_and_padding(run):
+    assert run("evaluation") == ["(512, 1024) 4"]
+
+
 def test_the_mistake_is_the_one_that_is_explained_and_the_way_by_hand_works(run):
     assert run("by_hand") == [
         "'BatchMapDataset' object has no attribute 'mp_prefetch'",
@@ -56,6 +60,7 @@ def test_the_mistake_is_the_one_that_is_explained_and_the_way_by_hand_works(run)
 def test_tables_of_ones_own_come_alike_with_grain_and_without(run):
     assert run("windows") == ["16 (64,) float64"]
     assert run("many") == ["(4, 64)"]
+    assert run("returning") == ["(4, 64, 2)"]
     lines = run("own")
     assert len(lines) == 4
     assert lines[:2] == lines[2:]
@@ -64,5 +69,5 @@ def test_tables_of_ones_own_come_alike_with_grain_and_without(run):
 def test_every_script_of_the_guide_is_run_here():
     assert set(SCRIPTS) == {
         "plain", "threads", "workers", "resume", "by_hand", "windows", "my_windows", "many", "own",
-        "train_on_measurements",  # needs MaxText, and that Python 3.12
+        "evaluation", "returning",
     }  # fmt: skip

@@ -24,6 +24,7 @@ imported. A run's folder has its config, log, metrics, checkpoints, profile, ver
   headrace train experiment=laq_debug                        generated data, a CPU, two minutes
   headrace train experiment=laq_oxe_local data.root=/data/oxe data.loader.batch_size=128
   headrace train experiment=laq_oxe_local data.root=/data/oxe model=small training.steps=1000
+  headrace train experiment=laq_debug data.backend=tfdata    the same on the tf.data baseline
   headrace train experiment=laq_debug --cfg                  what that means, key by key
   headrace train experiment=laq_debug training.resume=auto   continue its newest run
   headrace train experiment=mine --config-dir conf           experiments of your own

@@ -148,6 +148,20 @@ def test_a_short_run_validates_once_and_a_check_before_it_changes_nothing(train)
     assert not list((plain / "visualizations").glob("val_samples*"))
 
 
+def test_a_source_without_a_validation_split_is_trained_on_and_not_validated(train):
+    code, run, said = train(
+        "training.steps=2", "training.pictures=true", f"data.sources.{NAMES[0]}.val_split=null"
+    )
+    assert code == 0, said.err
+    assert (
+        f"left out of validation, without a `val_split`: {NAMES[0]}"
+        in (run / "train.log").read_text()
+    )
+    assert set(result_of(run)["mixture"]) == set(NAMES)
+    drawn = (run / "visualizations" / "step_00000002" / "datasets").iterdir()
+    assert [each.stem for each in drawn] == [NAMES[1]]
+
+
 def test_after_kill_9_a_resumed_run_has_the_losses_of_the_uninterrupted_one(words, train, tmp_path):
     every = ["training.checkpoint_every=4", "training.val_every=4", "logging.print_every=1"]
     child = subprocess.Popen(
@@ -293,6 +307,22 @@ def test_what_lightning_or_the_data_refuse_is_reported_in_a_line(train, tmp_path
         code, _, said = train("training.accelerator=cuda")
         assert code == 2
         assert "training.accelerator" in said.err
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
+def test_a_run_on_a_gpu_has_its_use_in_result_metrics_and_verdict(train):
+    words = ["training.steps=60", "training.accelerator=cuda", "training.peak_flops=1e15"]
+    code, run, said = train(*words, "training.val_every=20", "logging.every=5")
+    assert code == 0, said.err
+    gpu = result_of(run)["gpu"]
+    assert gpu["name"] == torch.cuda.get_device_name()
+    assert 0 <= gpu["utilization_percent"]["p10"] <= gpu["utilization_percent"]["mean"] <= 100
+    assert 0 < gpu["memory_peak_bytes"] <= gpu["memory_total_bytes"]
+    assert 0 < gpu["mfu"] < 1
+    assert all(float(value) > 0 for value in losses(run, "gpu/mfu").values())
+    evidence = json.loads((run / "doctor.json").read_text())["evidence"]
+    assert evidence["gpu"] == gpu
+    assert f"GPU: {gpu['name']}" in (run / "doctor.txt").read_text()
 
 
 def test_missing_teachers_are_named_and_trained_without(train):

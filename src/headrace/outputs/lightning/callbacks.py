@@ -32,7 +32,7 @@ _MB = 1e6
 #: A killed run loses at most the records of this many seconds, or of this many batches.
 _WRITE_SECONDS = 2.0
 _WRITE_BATCHES = 256
-#: Seconds between two readings of memory or GPU, at least; one takes under a millisecond.
+#: Seconds between two readings at least; one of memory takes under a millisecond.
 _LOOK_SECONDS = 1.0
 #: The program that result.json names.
 _PROGRAM = "lightning"

@@ -351,7 +351,8 @@ def markdown(
         lines.append([*words, folder, "; ".join(row.notes)])
     body = [f"# {study.name}", "", *([study.about, ""] if study.about else [])]
     body += setup_lines(study, machine)
-    body += [f"- Rounds: {study.repeats}, in turns; the table has medians", ""]
+    body += [f"- Rounds: {study.repeats}, in turns; the table has medians"]
+    body += [f"- Run: {_when(rows)}", ""]
     body += markdown_table((*HEADS, "run folder", "notes"), lines)
     body += ["", "## Decision", "", decision.words]
     body += ["", *(f"![{name.replace('_', ' ')}](plots/{name}.svg)" for name in plots)]
@@ -364,6 +365,14 @@ def markdown(
         for row, all_ in zip(rows, links, strict=True)
     ]
     return "\n".join(body) + "\n"
+
+
+def _when(rows: Sequence[Row]) -> str:
+    """The first and the last day of the runs, and the jobs that they were part of."""
+    days = sorted(a.date[:10] for row in rows for a in row.attempts if a.date)
+    jobs = list(dict.fromkeys(job for row in rows for job in row.job_ids))
+    found = " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not yet"
+    return found + (f", Slurm job {', '.join(jobs)}" if jobs else "")
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
