@@ -8,15 +8,17 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 import headrace as hr
 from headrace import errors, jobs
 from headrace.catalog.check import quarantine, verify
-from headrace.catalog.manifest import FORMAT_VERSION, read_manifest
+from headrace.catalog.manifest import FORMAT_VERSION, Damage, read_manifest, write_manifest
 from headrace.catalog.shards import Quiet, ShardPool
 from headrace.catalog.table import EpisodeTable
-from headrace.testing import read_tag
+from headrace.testing import features as f
+from headrace.testing import read_tag, write_dataset
 from tests.catalog.test_bad_input import records, rewrite, shards
 
 
@@ -123,6 +125,28 @@ def test_what_an_older_catalog_leaves_out_stays_left_out(bridge):
     assert catalog.checksums
     assert before < catalog.quarantined == hr.Catalog.open(bridge).quarantined
     assert len(catalog.quarantined) == len(before) + 1
+
+
+def test_damage_beside_what_an_older_catalog_leaves_out_is_told(tmp_path):
+    folder = tmp_path / "own" / "1.0.0"
+    features = f.FeaturesDict({"steps": f.Steps(f.FeaturesDict({"n": f.Scalar("float32")}))})
+    episode = {"steps": {"n": np.zeros(9, np.float32)}}
+    write_dataset(folder, features, {"train": [[episode, episode]]})
+    (shard,) = shards(folder)
+    catalog, _ = opened(folder, quick=True)
+    write_manifest(
+        catalog.folder, catalog.manifest.with_quarantine([Damage(shard.name, 0, 0, "was damaged")])
+    )
+    outdated(folder)
+    stat = shard.stat()
+    flip(shard, sum(records(shard)[1]) - 9)
+    os.utime(shard, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    catalog, progress = opened(folder)
+    assert [shard.name in note for note in progress.notes] == [False, True]
+    assert {(each.file, each.record) for each in catalog.manifest.quarantine} == {
+        (shard.name, 0),
+        (shard.name, 1),
+    }
 
 
 # -- with and without checksums ------------------------------------------------------------------

@@ -180,3 +180,17 @@ def test_a_report_of_anything_is_well_formed(tmp_path, seed):
         text = path.read_text("utf-8")
         parsed(text)
         assert "nan" not in text.lower()
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"config": 3, "gpu": "none", "program": 5, "machine": {"slurm": 3, "date": 7}},
+        {"config": {"job": {"image_size": [[1], {}], "mixture": {"sources": [3, {"name": {}}]}}}},
+        {"config": {"job": [], "data": {"loader": 1}, "loader": {"image_size": {}}}},
+        {"gpu": {"utilization_percent": 3, "memory_peak_bytes": {}, "mfu": "high", "name": []}},
+    ],
+)
+def test_runs_that_say_odd_things_of_their_work_can_be_compared(tmp_path, odd):
+    folders = [write_made_run(tmp_path / "a"), write_made_run(tmp_path / "b", **odd)]
+    Page(write_comparison(folders, tmp_path / "c.html"))

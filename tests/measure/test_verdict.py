@@ -449,6 +449,9 @@ def test_a_training_run_is_not_compared_with_a_loader_alone(tmp_path):
     assert any("a training step" in each for each in different_work([one, two]))
     assert different_work([two, three]) == []
     assert different_work([two, other]) == ["model"]
+    drawn = {**config, "data": {**config["data"], "defaults": {"offset": 9}}, "model": {"dim": 96}}
+    other = read_run(write_made_run(tmp_path / "e", program="train", config=drawn))
+    assert different_work([two, other]) == ["data"]
     assert "b is fastest" in comparison_verdict([two, three], {})
 
 

@@ -257,7 +257,17 @@ class _Build:
         if all(shard.row is not None for shard in shards) and self.old is not None:
             return
         self._scan([shard for shard in shards if shard.found is None], pool, progress)
+        if not self.quarantine and (new := self._new_damage(shards)):
+            progress.note(
+                f"{self.dataset.title}: {len(new)} more damaged episodes are left out; the first: "
+                f"{new[0].file}, episode {new[0].record}: {new[0].problem}"
+            )
         self._commit(shards)
+
+    def _new_damage(self, shards: list[_Shard]) -> list[Damage]:
+        known = {(each.file, each.record) for damage in self.known.values() for each in damage}
+        found = [damage for shard in shards if shard.found for damage in shard.found.damage]
+        return [each for each in found if (each.file, each.record) not in known]
 
     def _survey(self) -> list[_Shard]:
         """Every shard with what is already known of it."""

@@ -37,6 +37,7 @@ _FIGURES = (
     "limit_ratio",
     "first_batch_s",
     "setup_s",
+    "close_s",
     "stall_s_per_step",
     "p50_s",
     "p99_s",

@@ -183,7 +183,7 @@ def _follow(seen: _Watched, timeout_s: float, stop: Stop, grace_s: float) -> Out
         while reason is None and seen.process.poll() is None:
             look = seen.look()
             if time.monotonic() - begun > timeout_s:
-                reason = "timed out", f"not done after {timeout_s:.0f} s"
+                reason = "timed out", f"not done after {timeout_s:.0f} s ({seen.phase})"
             elif look is not None:
                 reason = stop(look)
         if reason is not None and not seen.stop(grace_s):
@@ -232,6 +232,11 @@ class _Watched:
         self._rest = b""
         self._last: dict[str, Any] = {"phase": "starting" if process.stdout else "running"}
         self._grown = 0
+
+    @property
+    def phase(self) -> str:
+        """What it does now, in its own words."""
+        return str(self._last["phase"])
 
     def note(self) -> None:
         """Write down the process, for `end_leftovers`."""

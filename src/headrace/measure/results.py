@@ -162,8 +162,9 @@ def work_of(run: Run) -> dict[str, Any]:
         for key, value in loader.items()
         if key not in _HOW and value is not None
     }
-    if isinstance(size := work.get("image size"), list) and len(set(size)) == 1:
-        work["image size"] = size[0]
+    match work.get("image size"):
+        case [height, width] if height == width:
+            work["image size"] = height
     options = inner(job, "options")
     for key, name in (
         ("resize", "resize"),
@@ -179,8 +180,9 @@ def work_of(run: Run) -> dict[str, Any]:
             str(source.get("name")): [source.get(key) for key in _DRAWN] for source in known
         }
     elif run.mixture:
-        requested = {name: share.requested for name, share in run.mixture.items()}
-        work["mixture"] = {n: None if x is None else round(x, 3) for n, x in requested.items()}
+        requested = {} if data else {n: x.requested or 0.0 for n, x in run.mixture.items()}
+        work["mixture"] = {name: round(requested.get(name, 0.0), 3) for name in run.mixture}
+        work["data"] = {key: data[key] for key in ("defaults", "sources", "synth") if key in data}
     program, simulated = run.stated.get("program"), run.numbers.get("simulated_step_ms")
     if isinstance(program, str):
         work["step"] = "a training step"
@@ -198,16 +200,15 @@ def different_work(runs: Sequence[Run]) -> list[str]:
     found = []
     for key in dict.fromkeys(key for work in works for key in work):
         # A loader's options are stated where they are not the default, and the size always.
-        option = key not in ("mixture", "step", "model", "batch size")
+        option = key not in ("mixture", "data", "step", "model", "batch size")
         values = [
             work.get(key, "default" if option and "image size" in work else None) for work in works
         ]
         known = [value for value in values if value is not None]
         if all(value == known[0] for value in known):
             continue
-        many = isinstance(known[0], dict)
-        shown = [f"{len(value)} sources" if many else str(value) for value in known]
-        apart = list(dict.fromkeys(shown)) if key != "model" else []
+        shown = [f"{len(value)} sources" if key == "mixture" else str(value) for value in known]
+        apart = list(dict.fromkeys(shown)) if key not in ("data", "model") else []
         found.append(f"{key} ({' against '.join(apart)})" if len(apart) > 1 else key)
     return found
 

@@ -157,6 +157,7 @@ def _repeats(ranges: Mapping[str, Mapping[str, Range]]) -> dict[str, Any] | None
         ("samples_per_s", "samples/s", amount),
         ("limit_ratio", "of decode limit", share),
         ("first_batch_s", "first batch", seconds),
+        ("close_s", "closing", seconds),
         ("stall_s_per_step", "stall a step", seconds),
         ("peak_anon_mb", "peak memory", megabytes),
     )
