@@ -35,6 +35,11 @@ ONE_THREAD = {
 }
 
 
+#: Slurm and users send these to every process of a job; they are for the program, not for its
+#: workers, which end when it does and by SIGKILL.
+FOR_THE_PROGRAM = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
 def start_python(
     program: str,
     *arguments: str,
@@ -124,6 +129,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,  # select must see everything that has not been handled
+            blocked=FOR_THE_PROGRAM,
         )
         assert process.stdin is not None
         assert process.stdout is not None

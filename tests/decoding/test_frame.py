@@ -407,3 +407,13 @@ def test_a_jpeg_holds_neither_floats_nor_alpha() -> None:
 def test_random_bytes_only_ever_raise_image_errors(start: bytes, rest: bytes) -> None:
     with pytest.raises(ImageError):
         decode_image(start + rest)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_resize_is_timed_where_there_is_one(channels: int) -> None:
+    decoder = FrameDecoder()
+    data = encode_png(np.zeros((40, 60, channels), np.uint8))
+    decoder.decode(data, np.empty((40, 60, 3), np.uint8), channels=channels)
+    assert decoder.resize_s == 0
+    decoder.decode(data, np.empty((32, 32, 3), np.uint8), channels=channels)
+    assert decoder.resize_s > 0

@@ -98,7 +98,7 @@ def test_spans_say_what_each_worker_did_when(mixture, loaders, at_once, workers)
     found = [spans for spans in feed.record_spans(False) if spans]
     ended = time.perf_counter()
     stages = {stage for spans in found for stage, _, _ in spans}
-    assert {"wait", "read", "decode", "fields"} <= stages
+    assert {"wait", "read", "decode", "resize", "fields"} <= stages
     for spans in found:
         times = sorted((start, end) for _, start, end in spans)
         # The first may have begun before, and none overlaps with the next of the same worker.

@@ -104,7 +104,7 @@ def test_a_run_has_every_figure_and_every_file(job, tmp_path):
     assert result["samples_per_s"] == pytest.approx(96 / result["elapsed_s"])
     for name in ("config.yaml", "machine.json", "memory.jsonl", "log.txt", "report.html"):
         assert (folder / name).stat().st_size > 0 or name == "log.txt", name
-    assert {"read", "decode", "fields"} <= set(result["stages"])
+    assert {"read", "decode", "resize", "fields"} <= set(result["stages"])
 
 
 def test_a_profile_is_a_trace_of_the_loop_and_of_every_worker(job, tmp_path):
@@ -121,7 +121,7 @@ def test_a_profile_is_a_trace_of_the_loop_and_of_every_worker(job, tmp_path):
     spans = [e for e in events if e["ph"] == "X"]
     assert all(e["ph"] in "MX" and {"pid", "tid", "name"} <= set(e) for e in events)
     assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in spans)
-    assert {e["name"] for e in spans if e["tid"]} >= {"wait", "read", "decode", "fields"}
+    assert {e["name"] for e in spans if e["tid"]} >= {"wait", "read", "decode", "resize", "fields"}
     loop = [e for e in spans if names[e["tid"]] == "loop"]
     assert [e["name"] for e in loop] == ["wait for a batch", "step"] * 12
     for number in names:

@@ -39,6 +39,7 @@ BMP are not supported.
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any, Literal, TypeAlias, get_args
 
 import cv2
@@ -120,7 +121,7 @@ class FrameDecoder:
     (0, 7)
     """
 
-    __slots__ = ("_buffer", "_filter", "_max_pixels", "_temporary")
+    __slots__ = ("_buffer", "_filter", "_max_pixels", "_temporary", "resize_s")
 
     def __init__(self, *, filter: Filter = "bilinear", max_pixels: int = MAX_PIXELS) -> None:
         check_filter(filter)
@@ -128,6 +129,7 @@ class FrameDecoder:
         self._max_pixels = max_pixels
         self._buffer: _Pixels = np.empty(0, np.uint8)
         self._temporary = 0  # the most that one call allocated beside the buffer
+        self.resize_s = 0.0  #: seconds of all calls so far that went into resizing
 
     def __repr__(self) -> str:
         return f"FrameDecoder(filter={self._filter!r}, scratch_bytes={self.scratch_bytes})"
@@ -214,7 +216,9 @@ class FrameDecoder:
             room = workspace_bytes(source, target, out.shape[2], self._filter)
             own = 0 if np.may_share_memory(pixels, self._buffer) else pixels.nbytes
             self._temporary = max(self._temporary, room + own)
+        started = perf_counter()
         resize_into(pixels, out, self._filter)
+        self.resize_s += perf_counter() - started
 
     def _scratch(self, size: int) -> _Pixels:
         """The first bytes of the buffer, which grows to the largest image seen."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -222,6 +223,15 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another libc
         return False
     return bool(mallopt(_MMAP_THRESHOLD, _LARGE)) and bool(mallopt(_TRIM_THRESHOLD, _KEPT))
+
+
+_SET_PARENT_DEATH_SIGNAL = 1  # as prctl.h numbers it
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends, even if stopped."""
+    with suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _groups(pid: int | str, controller: str) -> Iterator[tuple[Path, bool]]:

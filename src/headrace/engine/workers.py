@@ -6,7 +6,7 @@ passing it round takes longer than decoding, and a training step's own Python wa
 as it has worked for a moment, continues by itself until the process is ready, and from then on only
 passes tasks to it. The first batch does not wait for processes; where one cannot be started, its
 thread does the work. One that is killed is replaced, and one that does not answer is named, ended
-and replaced (`docs/decisions/0019-workers-come-back.md`). Callers see none of this.
+and replaced (`docs/decisions/0020-workers-come-back.md`). Callers see none of this.
 
 What is done is a `Work`: an object that can be pickled, and that fills rows of a slot's arrays from
 a plan, a matrix of integers. Slots cross by shared memory; a task and its answer are one short
@@ -37,7 +37,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine.machine import cpu_time
+from headrace.engine.machine import cpu_time, end_with_parent
 from headrace.engine.slots import (
     NOT_SHARED,
     Arrays,
@@ -51,7 +51,7 @@ from headrace.engine.slots import (
 )
 from headrace.engine.statistics import Counters
 from headrace.errors import BudgetError, HeadraceError, WorkerError
-from headrace.jobs import from_portable, start_python, to_portable
+from headrace.jobs import FOR_THE_PROGRAM, from_portable, start_python, to_portable
 
 #: Seconds that a thread works before it starts a process: a loader that is used for a few batches
 #: starts none, and the first batch has the CPUs for itself. Starting takes 0.3 s of CPU time.
@@ -72,9 +72,6 @@ GIVE_UP_SECONDS = 300.0
 REPLACEMENTS = 5
 LONG_LIFE = 600.0
 
-#: Slurm and users send these to every process of a job; they are for the program, not for us. A
-#: worker ends when its parent does, by its socket, and by SIGKILL.
-_NOT_FOR_WORKERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 #: What the work itself may have caused; by any other signal somebody ended the process.
 _CRASHES = (
     signal.SIGSEGV,
@@ -449,7 +446,7 @@ class _Process:
                     *map(str, numbers),
                     pass_fds=fds,
                     stdin=subprocess.DEVNULL,
-                    blocked=_NOT_FOR_WORKERS,
+                    blocked=FOR_THE_PROGRAM,
                 )
         except OSError:
             self._socket.close()
@@ -568,6 +565,7 @@ def _unnamed_file(data: bytes) -> int:
 def serve() -> None:
     """The program of a worker process; it ends quietly with its parent."""
     fd, description, memory, places, place = map(int, sys.argv[1:])
+    end_with_parent()  # a thread outlives its process; who is not stopped sees the socket's end
     _prefer_as_oom_victim()
     parent = socket.socket(fileno=fd)
     try:
@@ -633,7 +631,7 @@ def _sendable(error: Exception) -> Exception:
 
 
 def _prefer_as_oom_victim() -> None:
-    """Ask the kernel to kill us first when memory runs out: our thread takes over."""
+    """Ask the kernel to kill us first when memory runs out: another takes our place."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 

@@ -130,14 +130,15 @@ class SharedOptions:
     workers: int | None = option(
         None,
         "Threads that load, each with a worker process of its own once it has worked for 0.2 s. "
-        "None: one for each CPU that this process may use. 0: threads of this process alone, "
-        "without worker processes: for debugging, and for programs that must not start any.",
+        "None: one for each CPU that this process may use; ranks of one node share them. 0: "
+        "threads of this process alone, without worker processes: for debugging, and for programs "
+        "that must not start any.",
     )
     memory: int | str | None = option(
         None,
         "Memory for everything in flight (batches, reading and decoding, worker processes): "
         'bytes, or a text such as "2GiB". None: what is needed, at most a quarter of what is '
-        "available.",
+        "available, which ranks of one node share.",
     )
     keep_free: int | str | None = option(
         None,
@@ -146,8 +147,8 @@ class SharedOptions:
     )
     rank: int | None = option(
         None,
-        "This process among those that train together. None: as the environment says (torchrun, "
-        "Slurm), else 0.",
+        "This process among those that train together. None: as the launcher says (torchrun, srun, "
+        "Lightning), else 0.",
     )
     world_size: int | None = option(
         None, "How many processes train together; given where `rank` is given."

@@ -272,6 +272,7 @@ class SampleFiller:
         dtype = cast(PixelType, camera.dtype)
         spans = self._counters.spans
         read_s = decode_s = 0.0
+        resized_before = resized = self._decoder.resize_s
         each = zip(sample.offsets, sample.lengths, sample.crcs, strict=True)
         for place, (offset, length, crc) in enumerate(each):
             if length < 0:
@@ -296,12 +297,16 @@ class SampleFiller:
                 step = sample.start + source.offsets[place]
                 raise error.within(offset=offset, frame=step) from None
             ended = perf_counter()
-            if spans is not None:
-                spans.append(("decode", middle, ended))
+            if spans is not None:  # the resize comes last
+                resized, before = self._decoder.resize_s, resized
+                decoded = ended - (resized - before)
+                spans += [("decode", middle, decoded), ("resize", decoded, ended)]
             read_s += middle - started
             decode_s += ended - middle
         self._counters.add("read", read_s)
-        self._counters.add("decode", decode_s)
+        resize_s = self._decoder.resize_s - resized_before
+        self._counters.add("decode", decode_s - resize_s)
+        self._counters.add("resize", resize_s)
         self._counters.images += len(sample.lengths)
         self._counters.bytes += sum(sample.lengths)
         if self._decoder.scratch_bytes > self._scratch:  # a larger image than was declared
