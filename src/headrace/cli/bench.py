@@ -11,7 +11,7 @@ from headrace.catalog.manifest import UNCHECKED, some_of
 from headrace.cli.output import add_json_option, add_mixture_arguments, print_table, run_line
 
 if TYPE_CHECKING:
-    from headrace.measure.bench import Watch
+    from headrace.measure.bench import Comparison, Watch
     from headrace.measure.job import Job
 
 HELP = "measure a loader: samples/s, stalls, memory, share of the decode limit"
@@ -35,6 +35,13 @@ loader.keep_free, loader.on_error), or of a backend's own options (tfdata.*).
 
 
 _BATCH_TIMES = ("p50", "p90", "p99", "max")
+#: Columns of a comparison: head, figure, format. Those that no backend has are left out.
+_VERSUS = (
+    ("samples/s", "samples_per_s", "{:,.0f}"),
+    ("of limit", "limit_ratio", "{:.2f}"),
+    ("first batch", "first_batch_s", "{:.2f} s"),
+    ("memory", "peak_anon_mb", "{:,.0f} MB"),
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -186,22 +193,13 @@ def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch
     )
     args.json.write({"comparison": found.rows, "ratios": found.ratios})
     if not args.json.on_stdout:
+        columns = [(head, key, pattern) for head, key, pattern in _VERSUS if _any(found, key)]
         rows = []
         for backend, row in found.rows.items():
-            rows.append(
-                (
-                    backend,
-                    _median(row["samples_per_s"], "{:,.0f}"),
-                    _median(row["limit_ratio"], "{:.2f}"),
-                    _median(row["first_batch_s"], "{:.2f} s"),
-                    _median(row["peak_anon_mb"], "{:,.0f} MB"),
-                    row["shuffle"],
-                    "" if row["status"] == "complete" else str(row["status"]),
-                )
-            )
-        print_table(
-            ["backend", ">samples/s", ">of limit", ">first batch", ">memory", "shuffle", ""], rows
-        )
+            figures = [_median(row[key], pattern) for _, key, pattern in columns]
+            status = "" if row["status"] == "complete" else str(row["status"])
+            rows.append((backend, *figures, row["shuffle"], status))
+        print_table(["backend", *(f">{head}" for head, _, _ in columns), "shuffle", ""], rows)
         for backend, row in found.rows.items():
             if row["cause"]:
                 print(f"{backend}: {row['cause']}")
@@ -210,14 +208,18 @@ def _versus(jobs: dict[str, Job], settings: Any, args: argparse.Namespace, watch
         if differ:
             print(f"No ratio: the runs did different work. What differs: {', '.join(differ)}.")
         for backend, ratio in () if differ else found.ratios.items():
-            print(
-                f"{first} / {backend}: {ratio['median']:.2f} "
-                f"({ratio['min']:.2f} to {ratio['max']:.2f} in {len(ratio['runs'])} rounds)"
-            )
+            rounds = len(ratio["runs"])
+            spread = f"{ratio['min']:.2f} to {ratio['max']:.2f} in {rounds} rounds"
+            said = "in one round" if rounds == 1 else spread
+            print(f"{first} / {backend}: {ratio['median']:.2f} ({said})")
         print(f"\narchived in {found.folder}")
     if found.interrupted:
         return 130
     return 0 if all(row["status"] == "complete" for row in found.rows.values()) else 1
+
+
+def _any(found: Comparison, key: str) -> bool:
+    return any(row[key] is not None for row in found.rows.values())
 
 
 def _median(values: dict[str, Any] | None, pattern: str) -> str:

@@ -43,7 +43,7 @@ def trace_events(rows: Mapping[str, Sequence[Span]]) -> Iterator[dict[str, Any]]
     """Events of the trace-event format: times in microseconds, a thread for each row.
 
     >>> [e["ts"] for e in trace_events({"loop": [("wait", 7.0, 7.5)]}) if e["ph"] == "X"]
-    [0.0]
+    [0]
     """
     begun = min((start for spans in rows.values() for _, start, _ in spans), default=0.0)
     yield {"ph": "M", "pid": 0, "tid": 0, "name": "process_name", "args": {"name": "headrace"}}
@@ -54,12 +54,9 @@ def trace_events(rows: Mapping[str, Sequence[Span]]) -> Iterator[dict[str, Any]]
         ):
             yield {"ph": "M", "pid": 0, "tid": number, "name": key, "args": value}
         for stage, start, end in spans:
-            yield {
-                "ph": "X",
-                "pid": 0,
-                "tid": number,
-                "name": stage,
-                "cat": "loop" if number == 0 else "worker",
-                "ts": round((start - begun) * 1e6, 1),
-                "dur": round((end - start) * 1e6, 1),
-            }
+            # Whole numbers, so that what follows on something does not seem to lie inside it.
+            first, last = (round((at - begun) * 1e6) for at in (start, end))
+            if last > first:
+                kind = "loop" if number == 0 else "worker"
+                place = {"pid": 0, "tid": number, "ts": first, "dur": last - first}
+                yield {"ph": "X", "name": stage, "cat": kind, **place}
