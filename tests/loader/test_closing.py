@@ -76,8 +76,8 @@ def resumed(mixture):
         next(loader)
 
 
-def tensors(mixture):
-    with hr.TorchLoader(mixture, **OPTIONS, workers=2) as loader:
+def tensors(mixture, **options):
+    with hr.TorchLoader(mixture, **OPTIONS, workers=2, **options) as loader:
         seen = list(islice(loader, 2))
         return len(seen), [len(batch) for batch in loader.validation(2)]
 
@@ -106,6 +106,7 @@ MIXTURES = {
     "abandoned": abandoned,
     "resumed": resumed,
     "torch": tensors,
+    "cuda": partial(tensors, device="cuda"),
 }
 ROWS = {"grain": grain, "rows": windows}
 
@@ -115,6 +116,8 @@ def test_what_is_opened_and_closed_many_times_holds_nothing(kind, data, tmp_path
     """A hundred openings of all kinds together."""
     if kind in ("torch", "grain"):
         pytest.importorskip(kind)
+    if kind == "cuda" and not pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("there is no CUDA device")
     if kind in MIXTURES:
         use = partial(MIXTURES[kind], make_mixture(data, ["kuka"]))
     else:
