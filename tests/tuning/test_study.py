@@ -326,6 +326,23 @@ def test_the_ledger_knows_what_still_holds_under_another_guard(tmp_path):
     assert again.find(other, 0, loose) is None
 
 
+def test_a_damaged_line_of_the_ledger_is_skipped_and_said_once(tmp_path, caplog):
+    trial, guard, path = (
+        Trial("a", backend="command", command="true"),
+        Guard(),
+        tmp_path / "l.jsonl",
+    )
+    for number in range(3):
+        Ledger(path).add(trial, number, guard, Attempt("complete", min_available_mb=1e6))
+    assert not caplog.records
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + lines[1][:40] + "\n" + lines[2])
+    ledger = Ledger(path)
+    assert [ledger.find(trial, n, guard) is not None for n in range(3)] == [True, False, True]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "l.jsonl" in said
+
+
 def test_a_backend_that_is_not_installed_is_a_row_with_the_command(here, data, monkeypatch, capsys):
     real = importlib.util.find_spec
     monkeypatch.setattr(
