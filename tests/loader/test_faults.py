@@ -19,7 +19,10 @@ from tests.loader.conftest import NAMES, make_mixture, spoil_frame
 from tests.loader.test_loader import digest, rows, sequence
 
 
-def test_a_damaged_frame_raises_with_its_place(own, loaders):
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_damaged_frame_raises_with_its_place(own, loaders, quick):
+    """Whether its checksum or, in a quick catalog, the decoder finds it."""
+    hr.Catalog.open(own / "bridge" / "0.1.0", quick=quick)
     number, t, where = spoil_frame(own)
     loader = loaders(make_mixture(own, ["bridge"]), files=LocalFiles())
     with pytest.raises(ImageError) as caught:
