@@ -82,8 +82,11 @@ def publish(name: str, folder: Path, root: Path, command: str) -> None:
 def changes(before: str, now: str) -> list[str]:
     """A section that sets the rows of an earlier page beside those of this one."""
     old, new = rows(before), rows(now)
-    if not old or old == new:
+    if not old:
         return []
+    if old == new:  # written a second time: the section that is there says it already
+        kept = before.partition("\n## What changed\n")[2].partition("\n## Conclusion\n")[0].rstrip()
+        return [f"## What changed\n{kept}"] if kept else []
     told = [line for line in before.splitlines() if line.startswith(("- Mixture", "- Measured"))]
     lines = ["## What changed", "", "The page before this one:", "", *told, ""]
     lines += [

@@ -41,6 +41,8 @@ def test_a_page_of_a_study_shows_what_changed_and_keeps_its_conclusion(tmp_path,
         first = page.read_text()
         page.write_text(first.replace("Not written yet.", "It is slower."))
     text = page.read_text()
+    studies.publish("s", tmp_path / "study", Path("/data"), "headrace study s")
+    assert page.read_text() == text
     assert "| a | 10 | - | - | - |" in text
     assert "| a \\| b | - | 5 | - | 0.5 |" in text
     assert "- Measured: 6 s" in text

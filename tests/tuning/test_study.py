@@ -1,5 +1,6 @@
 """Studies that really run: rows, resume, locks, full disks, and what is written."""
 
+import argparse
 import csv
 import importlib.util
 import json
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.cli import study as study_command
 from headrace.cli.main import main
 from headrace.engine.machine import descendants
 from headrace.files import locked
@@ -256,6 +258,17 @@ def test_a_study_can_be_run_from_python(here):
     assert (found.made, found.interrupted, found.rows[0].rate) == (2, False, 1.0)
     assert titles == ["a, round 1 of 2", "a, round 2 of 2"]
     assert run_study(read_study(path), here / "s").made == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [([], (160, 120)), (["--steps", "3"], (3, None)), (["--seconds", "2"], (None, 2))],
+)
+def test_the_command_line_may_say_how_long_runs_are(options, length):
+    parser = argparse.ArgumentParser()
+    study_command.add_arguments(parser)
+    study = study_command._study(parser.parse_args(["metadata", *options]))
+    assert (study.steps, study.seconds) == length
 
 
 def test_the_packaged_studies_are_listed(capsys):
