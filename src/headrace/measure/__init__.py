@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace.measure.machine import machine_facts
     from headrace.measure.results import read_run, summarise
     from headrace.measure.runs import Outcome, RunReader, RunWriter, new_run, write_json
-    from headrace.measure.verdict import Verdict, run_verdict, verdict_text
+    from headrace.measure.verdict import Verdict, give_verdict, run_verdict, verdict_text
 
 __all__ = [
     "Outcome",
@@ -22,6 +22,7 @@ __all__ = [
     "StepClock",
     "Verdict",
     "draw_report",
+    "give_verdict",
     "machine_facts",
     "new_run",
     "read_run",
@@ -39,7 +40,7 @@ _HOMES = {
     "results": ("read_run", "summarise"),
     "runs": ("Outcome", "RunReader", "RunWriter", "new_run", "write_json"),
     "theme": ("theme",),
-    "verdict": ("Verdict", "run_verdict", "verdict_text"),
+    "verdict": ("Verdict", "give_verdict", "run_verdict", "verdict_text"),
 }
 
 

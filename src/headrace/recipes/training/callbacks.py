@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 
 from headrace import Doctor
 from headrace.files import atomic_write
-from headrace.measure import Verdict, verdict_text, write_json
+from headrace.measure import Verdict, give_verdict, verdict_text, write_json
 from headrace.outputs.lightning import GpuUsage, HeadraceDataModule
 from headrace.recipes.training.baseline import BaselineData
 
@@ -121,12 +121,12 @@ class DoctorWatch(Callback):
         if isinstance(self._data, BaselineData):
             self._data.on_batch = None
         doctor.__exit__(None if error is None else type(error), error, None)
-        self.verdict = doctor.verdict()
         evidence = doctor.evidence()
         if self._gpu is not None and (found := self._gpu.figures()) is not None:
             # The doctor's MFU is without checkpoints, too.
             self.gpu = found | ({"mfu": evidence.mfu} if evidence.mfu is not None else {})
             evidence = replace(evidence, gpu=self.gpu)
+        self.verdict = give_verdict(evidence)
         self.text = verdict_text(self.verdict, evidence)
         about = {"evidence": evidence.to_dict(), "verdict": self.verdict.to_dict()}
         write_json(self._folder / "doctor.json", about)
